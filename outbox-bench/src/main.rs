@@ -1,0 +1,3 @@
+//! Measures the outbox, as ratios within one run.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Publishes outbox messages to Apache Kafka.

@@ -1,0 +1,1 @@
+//! Stores outbox messages in Postgres, in the application's own transaction.

@@ -1,0 +1,1 @@
+//! A transactional outbox: one crate, one feature per store and broker.

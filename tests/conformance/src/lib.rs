@@ -1,0 +1,1 @@
+//! The suites that every Store and every Publisher must pass.

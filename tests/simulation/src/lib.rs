@@ -1,0 +1,1 @@
+//! The relay under seeded faults and paused time.
