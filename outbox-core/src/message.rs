@@ -1,0 +1,380 @@
+//! What travels: a message that is valid by construction.
+//!
+//! Every limit is a named constant and is checked when a message is made, by [`MessageBuilder`] in an
+//! application and by [`Message::from_parts`] in a store. What a particular broker cannot carry is
+//! not known here: its adapter refuses it with [`Rejected`](crate::PublishErrorKind::Rejected).
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+
+use bytes::Bytes;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// The longest topic, in bytes of UTF-8: what an AMQP short string holds.
+pub const MAX_TOPIC_BYTES: usize = 255;
+/// The longest key, in bytes of UTF-8.
+pub const MAX_KEY_BYTES: usize = 65_536;
+/// The largest payload, in bytes. Most brokers are configured far below it.
+pub const MAX_PAYLOAD_BYTES: usize = 128 * 1024 * 1024;
+/// The largest number of headers of one message.
+pub const MAX_HEADERS: usize = 128;
+/// The longest header name, in bytes of UTF-8.
+pub const MAX_HEADER_NAME_BYTES: usize = 255;
+/// The largest sum of the bytes of all header names and values of one message.
+pub const MAX_HEADERS_BYTES: usize = 65_536;
+/// Header names that begin so, in any case, belong to the outbox.
+pub const RESERVED_HEADER_PREFIX: &str = "outbox-";
+
+/// What the application wants delivered.
+///
+/// ```
+/// use outbox_core::Message;
+///
+/// # #[derive(serde::Serialize)] struct Order { id: u64 }
+/// # let order = Order { id: 7 };
+/// let message = Message::to("orders.placed").key(order.id).json(&order)?;
+/// assert_eq!(message.key(), Some("7"));
+/// # Ok::<(), outbox_core::InvalidMessage>(())
+/// ```
+///
+/// Cloning is cheap in the payload, which is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    id: Uuid,
+    topic: String,
+    key: Option<String>,
+    payload: Option<Bytes>,
+    headers: Headers,
+}
+
+impl Message {
+    /// Starts a message to `topic`; a payload method of the builder ends it.
+    pub fn to(topic: impl Into<String>) -> MessageBuilder {
+        MessageBuilder {
+            id: None,
+            topic: topic.into(),
+            key: None,
+            headers: Ok(Headers::default()),
+        }
+    }
+
+    /// Puts a message together from its parts, as a store does with what it has read.
+    ///
+    /// # Errors
+    ///
+    /// Names the field and the limit that it breaks.
+    pub fn from_parts(
+        id: Uuid,
+        topic: String,
+        key: Option<String>,
+        payload: Option<Bytes>,
+        headers: Headers,
+    ) -> Result<Self, InvalidMessage> {
+        check_text("topic", &topic, MAX_TOPIC_BYTES)?;
+        if topic.is_empty() {
+            return Err(InvalidMessage::Empty { field: "topic" });
+        }
+        if let Some(key) = &key {
+            check_text("key", key, MAX_KEY_BYTES)?;
+        }
+        if let Some(payload) = &payload {
+            check_size("payload", payload.len(), MAX_PAYLOAD_BYTES)?;
+        }
+        Ok(Self {
+            id,
+            topic,
+            key,
+            payload,
+            headers,
+        })
+    }
+
+    /// Tells repeats apart: the same in every copy that is delivered.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// Where it goes, in the application's words.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The ordering key. An empty key is a key; `None` asks for no order.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// The payload. An empty one is not an absent one; `None` is a tombstone.
+    pub fn payload(&self) -> Option<&Bytes> {
+        self.payload.as_ref()
+    }
+
+    /// The headers, unique by name and in no particular order.
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// The bytes of topic, key, payload and headers together: what limits by bytes count.
+    pub fn size(&self) -> usize {
+        self.topic.len()
+            + self.key.as_ref().map_or(0, String::len)
+            + self.payload.as_ref().map_or(0, Bytes::len)
+            + self.headers.size()
+    }
+}
+
+/// A message in the making, from [`Message::to`].
+///
+/// Limits are checked by the method that ends it.
+#[derive(Clone, Debug)]
+#[must_use = "a message is made by `json`, `bytes` or `tombstone`"]
+pub struct MessageBuilder {
+    id: Option<Uuid>,
+    topic: String,
+    key: Option<String>,
+    headers: Result<Headers, InvalidMessage>,
+}
+
+impl MessageBuilder {
+    /// Gives the message id, for an application that has one of its own. Without it the id is a new
+    /// UUIDv7.
+    pub fn id(mut self, id: Uuid) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Sets the ordering key: messages of one key keep their order, across topics.
+    pub fn key(mut self, key: impl ToString) -> Self {
+        self.key = Some(key.to_string());
+        self
+    }
+
+    /// Adds a header.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Ok(headers) = &mut self.headers
+            && let Err(error) = headers.insert(name, value)
+        {
+            self.headers = Err(error);
+        }
+        self
+    }
+
+    /// Ends the message with `payload` as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]: a limit that is broken, or a value that serde cannot write as JSON.
+    pub fn json<T: Serialize + ?Sized>(self, payload: &T) -> Result<Message, InvalidMessage> {
+        let bytes = serde_json::to_vec(payload).map_err(|error| InvalidMessage::Json {
+            reason: error.to_string(),
+        })?;
+        self.build(Some(bytes.into()))
+    }
+
+    /// Ends the message with `payload` as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]: a limit that is broken.
+    pub fn bytes(self, payload: impl Into<Bytes>) -> Result<Message, InvalidMessage> {
+        self.build(Some(payload.into()))
+    }
+
+    /// Ends the message without a payload, which on a compacted Kafka topic deletes the key.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]: a limit that is broken.
+    pub fn tombstone(self) -> Result<Message, InvalidMessage> {
+        self.build(None)
+    }
+
+    fn build(self, payload: Option<Bytes>) -> Result<Message, InvalidMessage> {
+        Message::from_parts(
+            self.id.unwrap_or_else(Uuid::now_v7),
+            self.topic,
+            self.key,
+            payload,
+            self.headers?,
+        )
+    }
+}
+
+/// Headers: text by name, unique, without NUL, in no particular order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(BTreeMap<String, String>);
+
+impl Headers {
+    /// Adds a header.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]: a name that is empty, reserved, too long or there already, a NUL, or more
+    /// than the headers of one message may take. Nothing is added then.
+    pub fn insert(
+        &mut self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Result<(), InvalidMessage> {
+        let (name, value) = (name.into(), value.into());
+        if name.is_empty() {
+            return Err(InvalidMessage::Empty {
+                field: "header name",
+            });
+        }
+        check_text("header name", &name, MAX_HEADER_NAME_BYTES)?;
+        if name
+            .get(..RESERVED_HEADER_PREFIX.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED_HEADER_PREFIX))
+        {
+            return Err(InvalidMessage::HeaderReserved { name });
+        }
+        if value.contains('\0') {
+            return Err(InvalidMessage::HeaderNul { name });
+        }
+        if self.0.contains_key(&name) {
+            return Err(InvalidMessage::HeaderTwice { name });
+        }
+        check_count("headers", self.0.len() + 1, MAX_HEADERS)?;
+        check_size(
+            "headers",
+            self.size() + name.len() + value.len(),
+            MAX_HEADERS_BYTES,
+        )?;
+        self.0.insert(name, value);
+        Ok(())
+    }
+
+    /// The value of one header.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// All headers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.into_iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes of all names and values together.
+    pub fn size(&self) -> usize {
+        self.0
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum()
+    }
+}
+
+impl<'a> IntoIterator for &'a Headers {
+    type Item = (&'a str, &'a str);
+    type IntoIter = std::iter::Map<
+        btree_map::Iter<'a, String, String>,
+        fn((&'a String, &'a String)) -> (&'a str, &'a str),
+    >;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+}
+
+/// Why a message cannot be made. Each names the field and the limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidMessage {
+    /// A field that may not be empty is.
+    #[error("{field} is empty")]
+    Empty {
+        /// The field.
+        field: &'static str,
+    },
+    /// A field has too many bytes.
+    #[error("{field} has {bytes} bytes, the limit is {limit}")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        limit: usize,
+    },
+    /// A field has too many entries.
+    #[error("{field}: {count} given, the limit is {limit}")]
+    TooMany {
+        /// The field.
+        field: &'static str,
+        /// What it has.
+        count: usize,
+        /// What it may have.
+        limit: usize,
+    },
+    /// A text field holds a NUL character, which Postgres cannot store in text.
+    #[error("{field} holds a NUL character")]
+    Nul {
+        /// The field.
+        field: &'static str,
+    },
+    /// A header's value holds a NUL character.
+    #[error("header {name:?} holds a NUL character")]
+    HeaderNul {
+        /// The header's name.
+        name: String,
+    },
+    /// A header was given twice.
+    #[error("header {name:?} is given twice")]
+    HeaderTwice {
+        /// The header's name.
+        name: String,
+    },
+    /// A header name belongs to the outbox.
+    #[error("header {name:?}: names that begin with `outbox-` are reserved")]
+    HeaderReserved {
+        /// The header's name.
+        name: String,
+    },
+    /// The payload cannot be written as JSON.
+    #[error("payload is not JSON: {reason}")]
+    Json {
+        /// What serde says.
+        reason: String,
+    },
+}
+
+fn check_text(field: &'static str, text: &str, limit: usize) -> Result<(), InvalidMessage> {
+    check_size(field, text.len(), limit)?;
+    if text.contains('\0') {
+        return Err(InvalidMessage::Nul { field });
+    }
+    Ok(())
+}
+
+fn check_size(field: &'static str, bytes: usize, limit: usize) -> Result<(), InvalidMessage> {
+    if bytes > limit {
+        return Err(InvalidMessage::TooLong {
+            field,
+            bytes,
+            limit,
+        });
+    }
+    Ok(())
+}
+
+fn check_count(field: &'static str, count: usize, limit: usize) -> Result<(), InvalidMessage> {
+    if count > limit {
+        return Err(InvalidMessage::TooMany {
+            field,
+            count,
+            limit,
+        });
+    }
+    Ok(())
+}

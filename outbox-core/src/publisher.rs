@@ -1,0 +1,223 @@
+//! The contract between the relay and a broker.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::Message;
+
+/// Hands messages to a broker.
+///
+/// Every implementation passes the publisher suite of the conformance crate.
+#[async_trait]
+pub trait Publisher: Send + Sync + 'static {
+    /// Hands the batch over in slice order and reports on each message as soon as the broker has
+    /// answered; `Ok` = the broker took responsibility.
+    ///
+    /// The caller bounds the time: it may drop the call at any await and keeps what was reported.
+    /// Not reported = not delivered. Many calls may run at once; no two of them hold messages of one
+    /// key.
+    ///
+    /// Right: report when the acknowledgement arrives, message by message. Wrong: report `Ok` when
+    /// the message was written to a socket or queued in a client; wait for the whole batch before
+    /// the first report; retry inside for longer than the caller's patience.
+    async fn publish(&self, batch: &[Delivery<'_>]);
+}
+
+/// Where the broker's answer about one message is put: the first one counts.
+///
+/// The relay makes one for each message; a publisher meets it only inside a [`Delivery`].
+#[derive(Debug, Default)]
+pub struct Answer(OnceLock<Result<(), PublishError>>);
+
+impl Answer {
+    /// No answer yet.
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// What was reported so far.
+    pub fn get(&self) -> Option<&Result<(), PublishError>> {
+        self.0.get()
+    }
+
+    /// What was reported, at the end.
+    pub fn into_inner(self) -> Option<Result<(), PublishError>> {
+        self.0.into_inner()
+    }
+}
+
+/// A message and the slot for its answer. It is `Copy`: a part of a batch is a `Vec` of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery<'a> {
+    message: &'a Message,
+    answer: &'a Answer,
+    one_of_many: bool,
+}
+
+impl<'a> Delivery<'a> {
+    /// Joins a message and the slot for its answer.
+    pub fn new(message: &'a Message, answer: &'a Answer) -> Self {
+        Self {
+            message,
+            answer,
+            one_of_many: false,
+        }
+    }
+
+    /// The message to publish.
+    pub fn message(&self) -> &'a Message {
+        self.message
+    }
+
+    /// Reports what the broker answered. The first report counts, later ones are ignored.
+    pub fn report(&self, answer: Result<(), PublishError>) {
+        let answer = match answer {
+            Err(error)
+                if self.one_of_many && error.kind() == PublishErrorKind::BrokerUnavailable =>
+            {
+                Err(PublishError {
+                    kind: PublishErrorKind::TopicUnavailable,
+                    ..error
+                })
+            }
+            answer => answer,
+        };
+        // A second answer has nowhere to go, by contract.
+        let _ = self.answer.0.set(answer);
+    }
+
+    /// The same slot for another message, for a publisher that wraps another one.
+    pub fn with_message<'b>(&self, other: &'b Message) -> Delivery<'b>
+    where
+        'a: 'b,
+    {
+        Delivery {
+            message: other,
+            ..*self
+        }
+    }
+
+    /// Marks that the broker is one of many behind a router: its absence then is no outage of the
+    /// relay but [`TopicUnavailable`](PublishErrorKind::TopicUnavailable) for its own topics.
+    #[must_use]
+    pub fn one_of_many(self) -> Self {
+        Self {
+            one_of_many: true,
+            ..self
+        }
+    }
+}
+
+/// What a failed publish means for what happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PublishErrorKind {
+    /// The broker is away: refused, timed out, shut down, blocked. An outage; no message's fault.
+    BrokerUnavailable,
+    /// This topic cannot take messages now: missing, no leader, over quota, no route. Not counted.
+    TopicUnavailable,
+    /// This message failed for now. Counted.
+    Retryable,
+    /// This message fails for good: too large, invalid name or header, refused.
+    Rejected,
+}
+
+impl PublishErrorKind {
+    /// The word for logs, metrics and tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BrokerUnavailable => "broker_unavailable",
+            Self::TopicUnavailable => "topic_unavailable",
+            Self::Retryable => "retryable",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+impl fmt::Display for PublishErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why one message was not confirmed: what the caller may do, and what happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct PublishError {
+    kind: PublishErrorKind,
+    reason: String,
+}
+
+impl PublishError {
+    /// The longest reason that is kept, in bytes; the rest is cut off.
+    pub const MAX_REASON_BYTES: usize = 1024;
+
+    /// An error of a kind. The reason is stored and logged: it must not hold secrets or payload.
+    pub fn new(kind: PublishErrorKind, reason: impl Into<String>) -> Self {
+        let mut reason = reason.into();
+        // Postgres stores no NUL in text, and a reason must never stop a settle.
+        if reason.contains('\0') {
+            reason = reason.replace('\0', "\u{fffd}");
+        }
+        reason.truncate(reason.floor_char_boundary(Self::MAX_REASON_BYTES));
+        Self { kind, reason }
+    }
+
+    /// [`BrokerUnavailable`](PublishErrorKind::BrokerUnavailable).
+    pub fn broker_unavailable(reason: impl Into<String>) -> Self {
+        Self::new(PublishErrorKind::BrokerUnavailable, reason)
+    }
+
+    /// [`TopicUnavailable`](PublishErrorKind::TopicUnavailable).
+    pub fn topic_unavailable(reason: impl Into<String>) -> Self {
+        Self::new(PublishErrorKind::TopicUnavailable, reason)
+    }
+
+    /// [`Retryable`](PublishErrorKind::Retryable).
+    pub fn retryable(reason: impl Into<String>) -> Self {
+        Self::new(PublishErrorKind::Retryable, reason)
+    }
+
+    /// [`Rejected`](PublishErrorKind::Rejected).
+    pub fn rejected(reason: impl Into<String>) -> Self {
+        Self::new(PublishErrorKind::Rejected, reason)
+    }
+
+    /// What it means for what happens next.
+    pub fn kind(&self) -> PublishErrorKind {
+        self.kind
+    }
+
+    /// What happened, for people.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+/// Conveniences over every [`Publisher`].
+#[async_trait]
+pub trait PublisherExt: Publisher {
+    /// Publishes `messages` in their order and gives back one answer for each, `None` where the
+    /// publisher said nothing before it returned or `within` had passed. For tests and trials: the
+    /// relay does more.
+    async fn publish_all(
+        &self,
+        messages: &[Message],
+        within: Duration,
+    ) -> Vec<Option<Result<(), PublishError>>> {
+        let answers: Vec<Answer> = messages.iter().map(|_| Answer::new()).collect();
+        let batch: Vec<Delivery<'_>> = messages
+            .iter()
+            .zip(&answers)
+            .map(|(message, answer)| Delivery::new(message, answer))
+            .collect();
+        // The time is bounded here; what was reported before it ran out is kept.
+        let _ = tokio::time::timeout(within, self.publish(&batch)).await;
+        drop(batch);
+        answers.into_iter().map(Answer::into_inner).collect()
+    }
+}
+
+impl<P: Publisher + ?Sized> PublisherExt for P {}
