@@ -40,7 +40,7 @@ pub trait Claim: Send {
     async fn settle(self: Box<Self>, outcomes: Vec<Outcome>) -> Result<(), StoreError>;
 }
 
-/// How much one claim may hold, and how long it may wait for something to hold.
+/// How much one claim may hold, for how long, and how long it may wait for something to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimLimits {
     /// At most so many messages.
@@ -49,6 +49,9 @@ pub struct ClaimLimits {
     pub bytes: usize,
     /// How long to wait for the first message. Zero looks once.
     pub wait: Duration,
+    /// The caller settles or drops the claim within this time. A store that holds a claim for a
+    /// frozen caller ends it itself soon after.
+    pub hold: Duration,
 }
 
 /// A message that a claim holds, and what became of it before.
