@@ -1,0 +1,177 @@
+-- The outbox: three tables, one for each way of life, and the lanes that workers hold.
+--
+-- `message` is hot: a row is inserted once, deleted once and never updated. `parked` holds what failed
+-- and what waits behind it, `blocked` says which keys those are and when each is tried again, `dead`
+-- holds what was given up. A million parked or dead rows cost the hot table nothing.
+
+CREATE TABLE {schema}.lane (
+    lane smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 63),
+    -- Nothing is left at or below this position. It only shortens the first look after a start, so it
+    -- is written rarely: every write leaves a dead version behind.
+    floor bigint NOT NULL DEFAULT 0
+);
+INSERT INTO {schema}.lane (lane) SELECT generate_series(0, 63);
+
+-- CACHE must stay 1: a session that draws positions in advance would use one below a position that
+-- was already delivered.
+CREATE SEQUENCE {schema}.message_position AS bigint CACHE 1 NO CYCLE;
+
+CREATE TABLE {schema}.message (
+    -- Both are set by the trigger below, whatever the client says.
+    lane smallint NOT NULL,
+    position bigint NOT NULL,
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    topic text COLLATE "C" NOT NULL
+        CONSTRAINT message_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    key text COLLATE "C"
+        CONSTRAINT message_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
+    payload bytea
+        CONSTRAINT message_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
+    headers jsonb
+        CONSTRAINT message_headers_is_an_object CHECK (jsonb_typeof(headers) = 'object'),
+    enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The only index. A generated lane in it would make every delete fail under a publication
+    -- FOR ALL TABLES on Postgres 18.
+    PRIMARY KEY (lane, position)
+) WITH (
+    -- A fixed threshold: the table's size says nothing about how many dead rows a scan can meet.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 100000,
+    -- Truncating takes a lock that makes producers wait, and the space is used again at once.
+    vacuum_truncate = off,
+    toast.autovacuum_vacuum_scale_factor = 0,
+    toast.autovacuum_vacuum_threshold = 10000,
+    toast.vacuum_truncate = off
+);
+
+-- Takes the transaction id, then draws the position, then sets the lane. The order is what makes a late
+-- commit findable: a transaction with an id at or above one of the relay's draws positions above
+-- whatever the relay had seen before. SECURITY DEFINER, so that a producer needs no right on the
+-- sequence and cannot choose a position.
+CREATE FUNCTION {schema}.place_message() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.position := CASE WHEN pg_current_xact_id() IS NOT NULL
+                         THEN nextval('{schema}.message_position') END;
+    NEW.lane := coalesce(hashtextextended(NEW.key, 0), NEW.position) & 63;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER place_message BEFORE INSERT ON {schema}.message
+    FOR EACH ROW EXECUTE FUNCTION {schema}.place_message();
+
+-- Wakes a sleeping relay, and costs a producer nothing while it is awake: the relay holds the lock
+-- exclusively only while it sleeps. A producer that uses PREPARE TRANSACTION cannot notify; it says
+-- SET outbox.wake_up = off (also for a role or a database), and polling delivers.
+CREATE FUNCTION {schema}.wake_relay() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    lock_key bigint := hashtextextended('outbox:' || TG_TABLE_SCHEMA, 0);
+BEGIN
+    IF current_setting('outbox.wake_up', true) IS DISTINCT FROM 'off'
+       AND NOT pg_try_advisory_xact_lock_shared(lock_key) THEN
+        PERFORM pg_notify('outbox:' || lock_key::text, '');
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER wake_relay AFTER INSERT ON {schema}.message
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wake_relay();
+
+-- Messages set aside, inserted and deleted only. `key_hash` stands for the key, since an index on text
+-- of 64 KiB fails, or for the position where there is no key.
+CREATE TABLE {schema}.parked (
+    key_hash bigint NOT NULL,
+    position bigint NOT NULL,
+    id uuid NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    payload bytea,
+    headers jsonb,
+    enqueued_at timestamptz NOT NULL,
+    PRIMARY KEY (key_hash, position)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    vacuum_truncate = off
+);
+
+-- One narrow row for each key that is held up. Every parked message has one for its key, so that it
+-- always has a next step.
+CREATE TABLE {schema}.blocked (
+    key_hash bigint PRIMARY KEY,
+    lane smallint NOT NULL,
+    -- No parked message of the key lies below it.
+    head bigint NOT NULL,
+    -- When the key is tried again; infinity while it is halted behind a dead message.
+    due_at timestamptz NOT NULL,
+    -- The message that the counters and the error speak of.
+    tried bigint,
+    parked integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    error_kind text,
+    error text,
+    blocked_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    vacuum_truncate = off
+);
+CREATE INDEX blocked_due ON {schema}.blocked (lane, due_at);
+
+-- Given up, and kept until a person replays or discards it.
+CREATE TABLE {schema}.dead (
+    position bigint PRIMARY KEY,
+    key_hash bigint NOT NULL,
+    id uuid NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    payload bytea,
+    headers jsonb,
+    enqueued_at timestamptz NOT NULL,
+    died_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    parked integer NOT NULL,
+    failures integer NOT NULL,
+    error_kind text NOT NULL,
+    error text NOT NULL,
+    -- Whether the later messages of the key wait for a decision about this one.
+    halted boolean NOT NULL
+);
+CREATE INDEX dead_by_key ON {schema}.dead (key_hash);
+
+-- For applications in any language: the same message as from the Rust functions, with the same limits.
+CREATE FUNCTION {schema}.enqueue(
+    topic text,
+    payload bytea,
+    key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    id uuid DEFAULT NULL
+) RETURNS uuid
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    given record;
+    header_bytes integer := 0;
+    message_id uuid := coalesce(enqueue.id, gen_random_uuid());
+BEGIN
+    IF enqueue.topic IS NULL OR enqueue.topic = '' THEN
+        RAISE EXCEPTION 'topic is empty' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(enqueue.topic) > 255 THEN
+        RAISE EXCEPTION 'topic has % bytes, the limit is 255', octet_length(enqueue.topic)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(enqueue.key) > 65536 THEN
+        RAISE EXCEPTION 'key has % bytes, the limit is 65536', octet_length(enqueue.key)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(enqueue.payload) > 134217728 THEN
+        RAISE EXCEPTION 'payload has % bytes, the limit is 134217728', octet_length(enqueue.payload)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO {schema}.message (id, topic, key, payload, headers)
+    VALUES (message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
+    RETURN message_id;
+END
+$$;
