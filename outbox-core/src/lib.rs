@@ -11,6 +11,7 @@
 //! Where to read next: [`Message`] for what travels, [`Store`] and [`Publisher`] for the contracts
 //! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives.
 
+pub mod memory;
 mod message;
 mod order;
 mod publisher;
