@@ -1,1 +1,23 @@
-//! Rules of the house, kept by a test.
+//! Rules of the house, kept by a test, since rules kept by review decay.
+//!
+//! [`cargo`] tells what depends on what, [`files`] what the repository holds, and [`rules`] looks at
+//! the text of one file, pure, with tests of its own. The rules themselves are the tests in `tests/`:
+//! one a rule, named after it. A rule has no list of exceptions beside it; where something is
+//! allowed, the rule says how the place itself shows that.
+
+pub mod cargo;
+pub mod files;
+pub mod rules;
+
+/// Fails with the rule, the reason and every place that breaks it.
+///
+/// # Panics
+///
+/// When there is such a place.
+pub fn keep(rule: &str, broken: &[String]) {
+    assert!(
+        broken.is_empty(),
+        "{rule}\n\n    {}\n",
+        broken.join("\n    ")
+    );
+}

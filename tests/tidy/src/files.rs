@@ -1,0 +1,67 @@
+//! The files of the repository.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A text file.
+pub struct File {
+    /// Its path, from the root of the repository.
+    pub path: String,
+    /// What is in it.
+    pub text: String,
+}
+
+impl File {
+    /// Whether the name of the file ends in `.extension`.
+    pub fn is(&self, extension: &str) -> bool {
+        Path::new(&self.path)
+            .extension()
+            .is_some_and(|it| it == extension)
+    }
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    // Asked for at run time: where checkouts share a build folder, the one that built this may be another.
+    Path::new(&env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..")
+}
+
+/// The text files that are, or would be, under version control.
+pub fn all() -> Vec<File> {
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root())
+        .output()
+        .expect("git");
+    assert!(
+        output.status.success(),
+        "git: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let files: Vec<File> = String::from_utf8(output.stdout)
+        .expect("paths in UTF-8")
+        .split_terminator('\0')
+        // What cannot be read is deleted and not yet committed, or no text.
+        .filter_map(|path| {
+            let text = fs::read_to_string(root().join(path)).ok()?;
+            Some(File {
+                path: path.to_owned(),
+                text,
+            })
+        })
+        .collect();
+    assert!(
+        files.iter().any(|file| file.path == "Cargo.toml"),
+        "git lists no files"
+    );
+    files
+}

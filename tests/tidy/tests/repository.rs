@@ -1,0 +1,100 @@
+//! What the files of the repository must look like.
+
+use std::{collections::BTreeSet, process::Command};
+
+use outbox_tidy::{
+    cargo,
+    files::{self, File},
+    keep, rules,
+};
+
+fn keep_everywhere(rule: &str, broken: impl Fn(&File) -> Vec<String>) {
+    keep(
+        rule,
+        &files::all().iter().flat_map(broken).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    keep_everywhere(
+        "Finish it, or open an issue; a test that cannot pass is no test:",
+        rules::unfinished,
+    );
+}
+
+#[test]
+fn tests_wait_for_what_they_need() {
+    keep_everywhere(
+        "A fixed sleep is too short on a busy machine and too long on every other. Poll for the event with a bound, and mark the sleep of the polling loop with `// wait: …`:",
+        rules::sleeps,
+    );
+}
+
+#[test]
+fn no_path_of_a_developers_machine() {
+    keep_everywhere(
+        "A path that exists on one machine only:",
+        rules::machine_paths,
+    );
+}
+
+#[test]
+fn every_statement_says_why() {
+    keep_everywhere(
+        "A .sql file begins with a comment that says why it is so:",
+        rules::bare_statement,
+    );
+}
+
+#[test]
+fn every_crate_is_a_member_and_inherits() {
+    let members: BTreeSet<String> = cargo::members()
+        .into_iter()
+        .map(|it| format!("{}/Cargo.toml", it.folder))
+        .collect();
+    let mut broken = Vec::new();
+    for file in files::all() {
+        if file.path.ends_with("/Cargo.toml") {
+            if !members.contains(&file.path) {
+                broken.push(format!("{} is not a member of the workspace", file.path));
+            }
+            broken.extend(rules::not_inherited(&file));
+        }
+    }
+    keep("All crates share version, edition and lints:", &broken);
+}
+
+#[test]
+fn the_architecture_can_be_read_in_one_sitting() {
+    let too_long: Vec<String> = files::all()
+        .iter()
+        .filter(|file| file.path == "ARCHITECTURE.md")
+        .map(|file| file.text.lines().count())
+        .filter(|lines| *lines > 250)
+        .map(|lines| format!("{lines} lines"))
+        .collect();
+    keep(
+        "ARCHITECTURE.md has at most 250 lines; what changes often belongs in the code:",
+        &too_long,
+    );
+}
+
+#[test]
+fn scripts_parse() {
+    let mut broken = Vec::new();
+    for file in files::all()
+        .iter()
+        .filter(|file| file.text.starts_with("#!/usr/bin/env bash"))
+    {
+        let output = Command::new("bash")
+            .args(["-n", &file.path])
+            .current_dir(files::root())
+            .output()
+            .expect("bash");
+        if !output.status.success() {
+            broken.push(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+    }
+    keep("bash does not understand:", &broken);
+}
