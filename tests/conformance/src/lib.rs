@@ -1,1 +1,9 @@
 //! The suites that every Store and every Publisher must pass.
+//!
+//! Behaviour is defined once, here; an implementation joins with a harness of a few lines and one
+//! call, and every case becomes a test of its own. The suites are tested too: in `tests/`,
+//! deliberately wrong implementations must each fail the case that was written for them.
+//!
+//! Where to read next: [`store`] for what a store must do.
+
+pub mod store;
