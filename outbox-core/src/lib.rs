@@ -15,7 +15,7 @@ pub mod memory;
 mod message;
 mod order;
 mod publisher;
-
+mod relay;
 mod retry;
 mod store;
 
@@ -25,6 +25,7 @@ pub use message::{
 };
 pub use order::{OnDead, OrderMode};
 pub use publisher::{Answer, Delivery, PublishError, PublishErrorKind, Publisher, PublisherExt};
+pub use relay::{InvalidConfig, Relay, RelayBuilder};
 pub use retry::{ExponentialBackoff, RetryPolicy};
 pub use store::{Claim, ClaimLimits, Claimed, Outcome, Store, StoreError};
 

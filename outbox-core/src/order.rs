@@ -1,4 +1,29 @@
-//! What failed, and what that means for the order of a key.
+//! What failed, and what that means for the order of a key: all of it, and pure.
+//!
+//! A [`Plan`] is made for the messages of one claim. It says which of them may travel together
+//! ([`next_wave`](Plan::next_wave)), takes the answers of each wave ([`absorb`](Plan::absorb)) and in
+//! the end gives one outcome for each message ([`conclude`](Plan::conclude)). It knows no clock, no
+//! task and no store; the relay asks it and does what it says.
+//!
+//! | answer | outcome |
+//! | --- | --- |
+//! | confirmed | delivered |
+//! | [`BrokerUnavailable`](PublishErrorKind::BrokerUnavailable), from any message | an outage: what was confirmed or is dead is settled, the rest released, nothing counted, no further wave |
+//! | [`TopicUnavailable`](PublishErrorKind::TopicUnavailable) | parked, not counted |
+//! | [`Retryable`](PublishErrorKind::Retryable) | parked, counted; dead when the retry policy gives it up |
+//! | [`Rejected`](PublishErrorKind::Rejected) | dead |
+//! | none in time, and nothing of the claim confirmed | an outage |
+//! | none in time, and something of the claim confirmed | as `Retryable` |
+//! | none, the publisher returned or panicked | as `Retryable` |
+//! | none, the relay stops | released |
+//! | never sent | released, or behind an earlier message of its key that was parked or halted |
+//!
+//! A dead message stays dead in an outage: later messages of its key may have been delivered since.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::{Claimed, Outcome, PublishError, PublishErrorKind, RetryPolicy};
 
 /// What order the messages of one key keep, and what it costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +46,242 @@ pub enum OnDead {
     /// The later messages of the key go on.
     #[default]
     Continue,
-    /// The later messages of the key wait until a person replays or discards the dead one.
+    /// The later messages of the key wait until a person replays or discards the dead one. Without
+    /// meaning in [`OrderMode::Unordered`], where no message waits for another.
     HaltKey,
 }
+
+/// How long a message is parked when the retry policy gives it up for a failure that does not count.
+/// It is not the message's fault, so it is never given up for it.
+const PARK_WHEN_GIVEN_UP_UNCOUNTED: Duration = Duration::from_secs(60);
+
+/// The rules that hold for every claim of a relay.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) order: OrderMode,
+    pub(crate) on_dead: OnDead,
+    pub(crate) retry: &'a dyn RetryPolicy,
+}
+
+/// How the publishing of one wave ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaveEnd {
+    /// The publisher returned.
+    Returned,
+    /// The publisher panicked.
+    Panicked,
+    /// The time for the claim ran out.
+    TimedOut,
+    /// The relay stops.
+    Stopped,
+}
+
+/// Why the broker counts as away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outage {
+    pub(crate) error: PublishError,
+    /// The broker said nothing at all, which one message may have caused; otherwise it or its client
+    /// said that it is away.
+    pub(crate) silence: bool,
+}
+
+/// What became of a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Conclusion {
+    /// One for each message, in their order.
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outage: Option<Outage>,
+}
+
+/// The course of one claim: which messages travel when, and what became of them.
+pub(crate) struct Plan<'a> {
+    rules: Rules<'a>,
+    claimed: &'a [Claimed],
+    /// For each message, the one before it in its key.
+    previous: Vec<Option<usize>>,
+    /// What is to be sent, wave by wave, the next one last.
+    waves: Vec<Vec<usize>>,
+    /// For each message, what became of it by itself; `None`: not sent.
+    own: Vec<Option<Outcome>>,
+    confirmed: bool,
+    outage: Option<Outage>,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(rules: Rules<'a>, claimed: &'a [Claimed]) -> Self {
+        let previous = match rules.order {
+            OrderMode::PerKey | OrderMode::PerKeyPipelined => previous_of_key(claimed),
+            OrderMode::Unordered => vec![None; claimed.len()],
+        };
+        let mut waves = match rules.order {
+            OrderMode::PerKey => waves(&previous),
+            OrderMode::PerKeyPipelined | OrderMode::Unordered => {
+                vec![(0..claimed.len()).collect()]
+            }
+        };
+        waves.reverse();
+        Self {
+            rules,
+            claimed,
+            previous,
+            waves,
+            own: vec![None; claimed.len()],
+            confirmed: false,
+            outage: None,
+        }
+    }
+
+    /// The messages, by their place in the claim and in ascending order, that are sent next; `None`:
+    /// there are no more. The answers to one wave are absorbed before the next one is asked for.
+    pub(crate) fn next_wave(&mut self) -> Option<Vec<usize>> {
+        let mut wave = self.waves.pop()?;
+        if self.rules.order == OrderMode::PerKey {
+            wave.retain(|&index| {
+                self.previous[index].is_none_or(|previous| {
+                    matches!(
+                        self.own[previous],
+                        Some(Outcome::Delivered | Outcome::Dead { halt: false, .. })
+                    )
+                })
+            });
+        }
+        // In a wave after one that nothing may travel in there is nothing either.
+        (!wave.is_empty()).then_some(wave)
+    }
+
+    /// Takes the answers to `wave`, one for each of its messages and `None` where there was none,
+    /// and how its publishing ended.
+    pub(crate) fn absorb(
+        &mut self,
+        wave: &[usize],
+        answers: impl IntoIterator<Item = Option<Result<(), PublishError>>>,
+        end: WaveEnd,
+    ) {
+        let answers: Vec<_> = answers.into_iter().collect();
+        debug_assert_eq!(wave.len(), answers.len());
+        self.confirmed |= answers.iter().any(|answer| matches!(answer, Some(Ok(()))));
+        self.outage = self.outage_in(&answers, end);
+        if self.outage.is_some() || matches!(end, WaveEnd::TimedOut | WaveEnd::Stopped) {
+            self.waves.clear();
+        }
+        for (&index, answer) in wave.iter().zip(answers) {
+            self.own[index] = Some(match (answer, end) {
+                (Some(Ok(())), _) => Outcome::Delivered,
+                (Some(Err(error)), _) => self.failed(index, error),
+                (None, WaveEnd::Stopped) => Outcome::Released,
+                (None, WaveEnd::TimedOut) => self.failed(
+                    index,
+                    PublishError::retryable("the broker did not answer within the publish timeout"),
+                ),
+                (None, WaveEnd::Returned) => self.failed(
+                    index,
+                    PublishError::retryable("the publisher returned without an answer"),
+                ),
+                (None, WaveEnd::Panicked) => {
+                    self.failed(index, PublishError::retryable("the publisher panicked"))
+                }
+            });
+        }
+    }
+
+    /// One outcome for each message, and whether the broker is away.
+    pub(crate) fn conclude(self) -> Conclusion {
+        let outage = self.outage.is_some();
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.own.len());
+        for (own, previous) in self.own.into_iter().zip(self.previous) {
+            let outcome = match previous.map(|previous| &outcomes[previous]) {
+                Some(Outcome::Park { .. } | Outcome::Behind | Outcome::Dead { halt: true, .. }) => {
+                    Outcome::Behind
+                }
+                Some(Outcome::Released) => Outcome::Released,
+                Some(Outcome::Delivered | Outcome::Dead { halt: false, .. }) | None => match own {
+                    Some(Outcome::Park { .. }) if outage => Outcome::Released,
+                    Some(own) => own,
+                    None => Outcome::Released,
+                },
+            };
+            outcomes.push(outcome);
+        }
+        Conclusion {
+            outcomes,
+            outage: self.outage,
+        }
+    }
+
+    fn outage_in(
+        &self,
+        answers: &[Option<Result<(), PublishError>>],
+        end: WaveEnd,
+    ) -> Option<Outage> {
+        let said = answers.iter().find_map(|answer| match answer {
+            Some(Err(error)) if error.kind() == PublishErrorKind::BrokerUnavailable => Some(error),
+            _ => None,
+        });
+        if let Some(error) = said {
+            return Some(Outage {
+                error: error.clone(),
+                silence: false,
+            });
+        }
+        let silent = end == WaveEnd::TimedOut && answers.iter().any(Option::is_none);
+        (silent && !self.confirmed).then(|| Outage {
+            error: PublishError::broker_unavailable(
+                "the broker answered nothing within the publish timeout",
+            ),
+            silence: true,
+        })
+    }
+
+    /// What a failure means for the message itself.
+    fn failed(&self, index: usize, error: PublishError) -> Outcome {
+        let counted = match error.kind() {
+            PublishErrorKind::Rejected => return self.dead(error),
+            _ if self.outage.is_some() => return Outcome::Released,
+            PublishErrorKind::Retryable => true,
+            PublishErrorKind::TopicUnavailable | PublishErrorKind::BrokerUnavailable => false,
+        };
+        match self.rules.retry.retry_after(&self.claimed[index], &error) {
+            None if counted => self.dead(error),
+            after => Outcome::Park {
+                after: after.unwrap_or(PARK_WHEN_GIVEN_UP_UNCOUNTED),
+                counted,
+                error,
+            },
+        }
+    }
+
+    fn dead(&self, error: PublishError) -> Outcome {
+        Outcome::Dead {
+            error,
+            halt: self.rules.on_dead == OnDead::HaltKey && self.rules.order != OrderMode::Unordered,
+        }
+    }
+}
+
+/// For each message, the one before it in its key. A message without a key follows none.
+fn previous_of_key(claimed: &[Claimed]) -> Vec<Option<usize>> {
+    let mut last = HashMap::with_capacity(claimed.len());
+    claimed
+        .iter()
+        .enumerate()
+        .map(|(index, claimed)| last.insert(claimed.message.key()?, index))
+        .collect()
+}
+
+/// The n-th message of each key in the n-th wave.
+fn waves(previous: &[Option<usize>]) -> Vec<Vec<usize>> {
+    let mut waves: Vec<Vec<usize>> = Vec::new();
+    let mut number_of: Vec<usize> = Vec::with_capacity(previous.len());
+    for (index, previous) in previous.iter().enumerate() {
+        let number = previous.map_or(0, |previous| number_of[previous] + 1);
+        number_of.push(number);
+        if number == waves.len() {
+            waves.push(Vec::new());
+        }
+        waves[number].push(index);
+    }
+    waves
+}
+
+#[cfg(test)]
+mod tests;

@@ -112,6 +112,11 @@ impl StoreError {
             source: source.into(),
         }
     }
+
+    /// What was being done.
+    pub fn doing(&self) -> &'static str {
+        self.doing
+    }
 }
 
 impl fmt::Display for StoreError {

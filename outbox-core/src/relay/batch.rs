@@ -1,0 +1,124 @@
+//! Publishes the messages of one claim, wave by wave and within its time.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::config::Settings;
+use super::stop::Stop;
+use crate::order::{Conclusion, Plan, Rules, WaveEnd};
+use crate::{Answer, Claimed, Delivery, PublishErrorKind, Publisher};
+
+/// What the broker answered to the messages of one claim, in numbers.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) waves: u64,
+    pub(super) panics: u64,
+    pub(super) confirmed: u64,
+    pub(super) broker_unavailable: u64,
+    pub(super) topic_unavailable: u64,
+    pub(super) retryable: u64,
+    pub(super) rejected: u64,
+    pub(super) unanswered: u64,
+}
+
+impl Tally {
+    fn wave<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>, end: WaveEnd) {
+        self.waves += 1;
+        self.panics += u64::from(end == WaveEnd::Panicked);
+        for answer in answers {
+            *match answer.get() {
+                None => &mut self.unanswered,
+                Some(Ok(())) => &mut self.confirmed,
+                Some(Err(error)) => match error.kind() {
+                    PublishErrorKind::BrokerUnavailable => &mut self.broker_unavailable,
+                    PublishErrorKind::TopicUnavailable => &mut self.topic_unavailable,
+                    PublishErrorKind::Retryable => &mut self.retryable,
+                    PublishErrorKind::Rejected => &mut self.rejected,
+                },
+            } += 1;
+        }
+    }
+}
+
+pub(super) struct Published {
+    pub(super) conclusion: Conclusion,
+    pub(super) tally: Tally,
+    /// The relay stopped before the broker could say whether it is there.
+    pub(super) cut_short: bool,
+}
+
+pub(super) async fn publish(
+    settings: &Settings,
+    publisher: &dyn Publisher,
+    claimed: &[Claimed],
+    stop: &Stop,
+) -> Published {
+    let start = Instant::now();
+    let deadline = start + settings.publish_timeout;
+    // A wave that could not be answered in time would look like a failure of its messages.
+    let last_start = start + settings.publish_timeout / 2;
+    let answers: Vec<Answer> = claimed.iter().map(|_| Answer::new()).collect();
+    let mut tally = Tally::default();
+    let mut cut_short = false;
+    let mut plan = Plan::new(
+        Rules {
+            order: settings.order,
+            on_dead: settings.on_dead,
+            retry: &*settings.retry,
+        },
+        claimed,
+    );
+    loop {
+        if stop.requested() {
+            cut_short = true;
+            break;
+        }
+        if Instant::now() > last_start {
+            break;
+        }
+        let Some(wave) = plan.next_wave() else { break };
+        let batch: Vec<Delivery<'_>> = wave
+            .iter()
+            .map(|&index| Delivery::new(&claimed[index].message, &answers[index]))
+            .collect();
+        let end = publish_wave(settings, publisher, &batch, deadline, stop).await;
+        drop(batch);
+        let answered = wave.iter().map(|&index| &answers[index]);
+        tally.wave(answered.clone(), end);
+        plan.absorb(&wave, answered.map(|answer| answer.get().cloned()), end);
+        cut_short = end == WaveEnd::Stopped;
+    }
+    Published {
+        conclusion: plan.conclude(),
+        tally,
+        cut_short,
+    }
+}
+
+async fn publish_wave(
+    settings: &Settings,
+    publisher: &dyn Publisher,
+    batch: &[Delivery<'_>],
+    deadline: Instant,
+    stop: &Stop,
+) -> WaveEnd {
+    // The call is inside the caught future: an implementation by hand may panic before it returns one.
+    let published = AssertUnwindSafe(async { publisher.publish(batch).await }).catch_unwind();
+    tokio::select! {
+        biased;
+        done = published => match done {
+            Ok(()) => WaveEnd::Returned,
+            Err(_) => {
+                tracing::error!(messages = batch.len(), "the publisher panicked");
+                WaveEnd::Panicked
+            }
+        },
+        () = sleep_until(deadline) => WaveEnd::TimedOut,
+        () = async {
+            stop.wait().await;
+            sleep(settings.stop_grace).await;
+        } => WaveEnd::Stopped,
+    }
+}

@@ -1,0 +1,317 @@
+//! The settings of a relay: defaults, limits, and the builder that checks them.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{ExponentialBackoff, OnDead, OrderMode, Publisher, Relay, RetryPolicy, Store};
+
+const WORKERS: RangeInclusive<usize> = 1..=1024;
+const BATCH_MESSAGES: RangeInclusive<usize> = 1..=100_000;
+const BATCH_BYTES: RangeInclusive<usize> = 1..=1024 * 1024 * 1024;
+const LONGEST: Duration = Duration::from_secs(3600);
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
+const STOP_GRACE: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
+/// A shorter wait would make an idle relay poll hotly.
+const CLAIM_WAIT: RangeInclusive<Duration> = Duration::from_millis(10)..=LONGEST;
+const BACKOFF: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
+
+/// A relay in the making, from [`Relay::builder`]. Every setting has a default.
+#[must_use = "a relay is made by `build`"]
+pub struct RelayBuilder {
+    store: Arc<dyn Store>,
+    publisher: Arc<dyn Publisher>,
+    settings: Settings,
+}
+
+/// What a relay was told.
+pub(super) struct Settings {
+    pub(super) workers: usize,
+    pub(super) batch_messages: usize,
+    pub(super) batch_bytes: usize,
+    pub(super) order: OrderMode,
+    pub(super) on_dead: OnDead,
+    pub(super) retry: Box<dyn RetryPolicy>,
+    pub(super) claim_wait: Duration,
+    pub(super) publish_timeout: Duration,
+    pub(super) settle_timeout: Duration,
+    pub(super) store_timeout: Duration,
+    pub(super) stop_grace: Duration,
+    pub(super) backoff_first: Duration,
+    pub(super) backoff_longest: Duration,
+    pub(super) seed: Option<u64>,
+}
+
+impl RelayBuilder {
+    pub(super) fn new(store: Arc<dyn Store>, publisher: Arc<dyn Publisher>) -> Self {
+        Self {
+            store,
+            publisher,
+            settings: Settings {
+                workers: 4,
+                batch_messages: 1000,
+                batch_bytes: 16 * 1024 * 1024,
+                order: OrderMode::default(),
+                on_dead: OnDead::default(),
+                retry: Box::new(ExponentialBackoff::default()),
+                claim_wait: Duration::from_secs(10),
+                publish_timeout: Duration::from_secs(30),
+                settle_timeout: Duration::from_secs(10),
+                store_timeout: Duration::from_secs(10),
+                stop_grace: Duration::from_secs(5),
+                backoff_first: Duration::from_millis(200),
+                backoff_longest: Duration::from_secs(10),
+                seed: None,
+            },
+        }
+    }
+
+    /// How many claims are published at the same time. Default 4, 1 to 1024.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.settings.workers = workers;
+        self
+    }
+
+    /// The most messages of one claim. Default 1000, 1 to 100,000.
+    pub fn batch_messages(mut self, messages: usize) -> Self {
+        self.settings.batch_messages = messages;
+        self
+    }
+
+    /// The most bytes of one claim, as [`Message::size`](crate::Message::size) counts them; a larger
+    /// message goes alone. Default 16 MiB, 1 byte to 1 GiB.
+    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+        self.settings.batch_bytes = bytes;
+        self
+    }
+
+    /// What order the messages of one key keep. Default [`OrderMode::PerKey`]. Relays of one outbox
+    /// should agree.
+    pub fn order(mut self, order: OrderMode) -> Self {
+        self.settings.order = order;
+        self
+    }
+
+    /// Whether a key goes on after one of its messages is dead. Default [`OnDead::Continue`].
+    pub fn on_dead(mut self, on_dead: OnDead) -> Self {
+        self.settings.on_dead = on_dead;
+        self
+    }
+
+    /// When a message is tried again, and when it is given up. Default: [`ExponentialBackoff`] with
+    /// its own defaults.
+    pub fn retry(mut self, retry: impl RetryPolicy) -> Self {
+        self.settings.retry = Box::new(retry);
+        self
+    }
+
+    /// How long one claim waits for messages when there are none. Default 10 s, 10 ms to 1 h.
+    pub fn claim_wait(mut self, wait: Duration) -> Self {
+        self.settings.claim_wait = wait;
+        self
+    }
+
+    /// How long publishing may take, for all waves of one claim together. No wave starts in the second
+    /// half of it, so that the broker has at least that long to answer each. A publisher's own
+    /// timeouts should be shorter than half of it. Default 30 s, 1 ms to 1 h.
+    pub fn publish_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.publish_timeout = timeout;
+        self
+    }
+
+    /// How long the settling of one claim may take. Default 10 s, 1 ms to 1 h.
+    pub fn settle_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.settle_timeout = timeout;
+        self
+    }
+
+    /// How long the store may take to answer a claim, beyond the wait that was asked of it. Default
+    /// 10 s, 1 ms to 1 h.
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.store_timeout = timeout;
+        self
+    }
+
+    /// How long a wave that is in flight may go on after the signal to stop. Default 5 s, 0 to 1 h.
+    pub fn stop_grace(mut self, grace: Duration) -> Self {
+        self.settings.stop_grace = grace;
+        self
+    }
+
+    /// The first pause in an outage and after a store error, before jitter takes up to half away; it
+    /// doubles with each further failure. Default 200 ms, 1 ms to 1 h.
+    pub fn backoff_first(mut self, pause: Duration) -> Self {
+        self.settings.backoff_first = pause;
+        self
+    }
+
+    /// The longest pause in an outage and after store errors. Default 10 s, `backoff_first` to 1 h.
+    pub fn backoff_longest(mut self, pause: Duration) -> Self {
+        self.settings.backoff_longest = pause;
+        self
+    }
+
+    /// Makes the relay's jitter repeatable, for simulations. Default: different in every run.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.seed = Some(seed);
+        self
+    }
+
+    /// Checks the settings and makes the relay. Nothing runs before
+    /// [`run_until`](Relay::run_until).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`] names the first setting that breaks its limits.
+    pub fn build(self) -> Result<Relay, InvalidConfig> {
+        let settings = &self.settings;
+        check("workers", settings.workers, WORKERS)?;
+        check("batch_messages", settings.batch_messages, BATCH_MESSAGES)?;
+        check("batch_bytes", settings.batch_bytes, BATCH_BYTES)?;
+        check("claim_wait", settings.claim_wait, CLAIM_WAIT)?;
+        check("publish_timeout", settings.publish_timeout, TIMEOUT)?;
+        check("settle_timeout", settings.settle_timeout, TIMEOUT)?;
+        check("store_timeout", settings.store_timeout, TIMEOUT)?;
+        check("stop_grace", settings.stop_grace, STOP_GRACE)?;
+        check("backoff_first", settings.backoff_first, BACKOFF)?;
+        let longest = settings.backoff_first..=LONGEST;
+        check("backoff_longest", settings.backoff_longest, longest)?;
+        Ok(Relay {
+            store: self.store,
+            publisher: self.publisher,
+            settings: self.settings,
+        })
+    }
+}
+
+impl fmt::Debug for RelayBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayBuilder").finish_non_exhaustive()
+    }
+}
+
+fn check<T: PartialOrd + fmt::Debug>(
+    field: &'static str,
+    value: T,
+    limits: RangeInclusive<T>,
+) -> Result<(), InvalidConfig> {
+    if limits.contains(&value) {
+        return Ok(());
+    }
+    Err(InvalidConfig {
+        field,
+        value: format!("{value:?}"),
+        limits: format!("{:?} to {:?}", limits.start(), limits.end()),
+    })
+}
+
+/// A setting of a relay is outside its limits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {value}, allowed is {limits}")]
+pub struct InvalidConfig {
+    field: &'static str,
+    value: String,
+    limits: String,
+}
+
+impl InvalidConfig {
+    /// The setting, by the name of its builder method.
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryPublisher, MemoryStore};
+
+    fn build(set: impl FnOnce(RelayBuilder) -> RelayBuilder) -> Result<Relay, InvalidConfig> {
+        set(Relay::builder(MemoryStore::new(), MemoryPublisher::new())).build()
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        build(|relay| relay).unwrap();
+    }
+
+    #[test]
+    fn every_setting_outside_its_limits_is_named_with_them() {
+        const TOO_LONG: Duration = Duration::from_secs(3601);
+        type Set = fn(RelayBuilder) -> RelayBuilder;
+        let cases: [(Set, &str); 18] = [
+            (|r| r.workers(0), "workers is 0, allowed is 1 to 1024"),
+            (|r| r.workers(1025), "workers is 1025, allowed is 1 to 1024"),
+            (
+                |r| r.batch_messages(0),
+                "batch_messages is 0, allowed is 1 to 100000",
+            ),
+            (
+                |r| r.batch_messages(100_001),
+                "batch_messages is 100001, allowed is 1 to 100000",
+            ),
+            (
+                |r| r.batch_bytes(0),
+                "batch_bytes is 0, allowed is 1 to 1073741824",
+            ),
+            (
+                |r| r.batch_bytes(usize::MAX),
+                "batch_bytes is 18446744073709551615, allowed is 1 to 1073741824",
+            ),
+            (
+                |r| r.claim_wait(Duration::ZERO),
+                "claim_wait is 0ns, allowed is 10ms to 3600s",
+            ),
+            (
+                |r| r.claim_wait(TOO_LONG),
+                "claim_wait is 3601s, allowed is 10ms to 3600s",
+            ),
+            (
+                |r| r.publish_timeout(Duration::ZERO),
+                "publish_timeout is 0ns, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.publish_timeout(TOO_LONG),
+                "publish_timeout is 3601s, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.settle_timeout(Duration::ZERO),
+                "settle_timeout is 0ns, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.settle_timeout(TOO_LONG),
+                "settle_timeout is 3601s, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.store_timeout(Duration::ZERO),
+                "store_timeout is 0ns, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.store_timeout(Duration::MAX),
+                "store_timeout is 18446744073709551615.999999999s, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.stop_grace(TOO_LONG),
+                "stop_grace is 3601s, allowed is 0ns to 3600s",
+            ),
+            (
+                |r| r.backoff_first(Duration::ZERO),
+                "backoff_first is 0ns, allowed is 1ms to 3600s",
+            ),
+            (
+                |r| r.backoff_longest(Duration::from_millis(199)),
+                "backoff_longest is 199ms, allowed is 200ms to 3600s",
+            ),
+            (
+                |r| r.backoff_longest(TOO_LONG),
+                "backoff_longest is 3601s, allowed is 200ms to 3600s",
+            ),
+        ];
+        for (set, expected) in cases {
+            let error = build(set).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            assert!(expected.starts_with(error.field()));
+        }
+    }
+}

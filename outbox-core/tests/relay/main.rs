@@ -1,0 +1,509 @@
+//! The relay against a store and a broker that misbehave on demand, under paused time.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod fakes;
+mod log;
+
+use std::time::Duration;
+
+use fakes::{Act, FakeBroker, FakeStore, Fault};
+use log::Log;
+use outbox_core::memory::{Counts, MemoryPublisher, MemoryStore};
+use outbox_core::{
+    Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Uuid,
+};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tracing::Level;
+
+const SOON: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const NOTHING_LEFT: Counts = Counts {
+    waiting: 0,
+    parked: 0,
+    dead: 0,
+};
+
+fn message(key: &str) -> Message {
+    Message::to("topic").key(key).tombstone().unwrap()
+}
+
+fn messages_of_keys(keys: impl IntoIterator<Item = usize>) -> Vec<Message> {
+    keys.into_iter()
+        .map(|key| message(&format!("k{key}")))
+        .collect()
+}
+
+fn ids(messages: &[Message]) -> Vec<Uuid> {
+    messages.iter().map(Message::id).collect()
+}
+
+/// A relay that runs until it is told to stop.
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(relay: RelayBuilder) -> Self {
+        let relay = relay.seed(1).build().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(relay.run_until(async {
+            let _ = stopped.await;
+        }));
+        Self { stop, task }
+    }
+
+    /// Stops it and says how long that took.
+    async fn stop(self) -> Duration {
+        let start = Instant::now();
+        self.stop.send(()).unwrap();
+        timeout(SOON, self.task).await.unwrap().unwrap();
+        start.elapsed()
+    }
+}
+
+/// Waits for something that other tasks bring about, looking less often the longer it takes.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        let waited = start.elapsed();
+        assert!(waited < 2 * HOUR, "waited for two hours until {what}");
+        let step = waited / 100;
+        tokio::time::sleep(step.clamp(Duration::from_millis(1), Duration::from_secs(1))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn delivers_everything_in_order_and_stops_at_once() {
+    let (store, publisher) = (MemoryStore::new(), MemoryPublisher::new());
+    let messages = messages_of_keys((0..500).map(|n| n % 7));
+    store.enqueue(&messages);
+    let running =
+        Running::start(Relay::builder(store.clone(), publisher.clone()).batch_messages(20));
+    let published = publisher.wait_for(500, SOON).await;
+    assert_eq!(running.stop().await, Duration::ZERO);
+    assert_eq!(published.len(), 500);
+    assert_eq!(store.counts(), NOTHING_LEFT);
+    for key in 0..7 {
+        let key = format!("k{key}");
+        let of_key = |messages: &[Message]| -> Vec<Uuid> {
+            messages
+                .iter()
+                .filter(|message| message.key() == Some(&key))
+                .map(Message::id)
+                .collect()
+        };
+        assert_eq!(of_key(&published), of_key(&messages));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_relay_has_one_claim_waiting_and_passes_the_turn_on() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::default();
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(4)
+            .claim_wait(Duration::from_secs(10)),
+    );
+    tokio::time::sleep(Duration::from_secs(3595)).await;
+    assert_eq!(store.most_claims_at_once(), 1);
+    // One look in ten seconds for an hour, and not more.
+    assert_eq!(store.claims(), 360);
+    assert_eq!(running.stop().await, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_wakes_every_worker() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|_| Act::Hang);
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(4)
+            .batch_messages(10),
+    );
+    until("a claim waits", || store.claims() == 1).await;
+    let start = Instant::now();
+    store.enqueue(&messages_of_keys(0..40));
+    until("four batches are in flight", || broker.batches().len() == 4).await;
+    assert!(start.elapsed() <= Duration::from_millis(1));
+    drop(running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_workers_claim_side_by_side() {
+    let store = FakeStore::default();
+    store.answer_claims_after(Duration::from_millis(5));
+    store.enqueue(&messages_of_keys(0..400));
+    let broker = FakeBroker::default();
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(4)
+            .batch_messages(10),
+    );
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    assert_eq!(store.most_claims_at_once(), 4);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_counts_nothing_probes_with_one_message_and_grows_again() {
+    let log = Log::capture();
+    let store = FakeStore::default();
+    let start = Instant::now();
+    let back = start + HOUR;
+    let broker = FakeBroker::new(move |_| {
+        if Instant::now() < back {
+            Act::Answer(Err(PublishError::broker_unavailable("refused")))
+        } else {
+            Act::Answer(Ok(()))
+        }
+    });
+    store.enqueue(&messages_of_keys(0..2000));
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(4)
+            .batch_messages(100)
+            .backoff_longest(Duration::from_secs(10)),
+    );
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    assert!(Instant::now() < back + Duration::from_secs(11));
+    running.stop().await;
+
+    let batches = broker.batches();
+    let (during, after): (Vec<_>, Vec<_>) = batches.into_iter().partition(|batch| batch.at < back);
+    // The workers that were busy when it began, then one message at a time, with pauses of up to 10 s.
+    assert!(
+        during
+            .iter()
+            .take(4)
+            .all(|batch| batch.messages.len() <= 100)
+    );
+    assert!(during.iter().skip(4).all(|batch| batch.messages.len() == 1));
+    assert!(
+        (360..=800).contains(&during.len()),
+        "{} probes",
+        during.len()
+    );
+    assert!(
+        during
+            .windows(2)
+            .skip(4)
+            .all(|pair| pair[0].at < pair[1].at)
+    );
+    let sizes: Vec<usize> = after.iter().map(|batch| batch.messages.len()).collect();
+    assert_eq!(sizes[..9], [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    // Nothing was parked on the way, and it was said once.
+    assert!(
+        store
+            .claimed()
+            .iter()
+            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
+    );
+    assert_eq!(log.count(Level::WARN, "the broker is away"), 1);
+    assert_eq!(log.count(Level::INFO, "the broker is back"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_of_the_whole_batch_is_an_outage_and_ends_by_itself() {
+    let store = FakeStore::default();
+    let back = Instant::now() + Duration::from_secs(600);
+    let broker = FakeBroker::new(move |_| match Instant::now() < back {
+        true => Act::Hang,
+        false => Act::Answer(Ok(())),
+    });
+    store.enqueue(&messages_of_keys(0..50));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    running.stop().await;
+    assert!(Instant::now() < back + Duration::from_secs(60));
+    assert!(
+        store
+            .claimed()
+            .iter()
+            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_message_that_is_never_answered_is_no_outage_for_ever() {
+    let store = FakeStore::default();
+    let silent = message("silent");
+    let id = silent.id();
+    let broker = FakeBroker::new(move |message| match message.id() == id {
+        true => Act::Hang,
+        false => Act::Answer(Ok(())),
+    });
+    // Alone and in front it looks like an outage.
+    store.enqueue(&[silent]);
+    store.enqueue(&messages_of_keys(0..50));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()).batch_messages(8));
+    until("the others are delivered", || {
+        broker.confirmed().len() == 50
+    })
+    .await;
+    until("its failure counts", || {
+        store.claimed().iter().any(|claimed| claimed.failures > 0)
+    })
+    .await;
+    running.stop().await;
+    let failed: Vec<Uuid> = store
+        .claimed()
+        .iter()
+        .filter(|claimed| claimed.failures > 0)
+        .map(|claimed| claimed.message.id())
+        .collect();
+    assert!(failed.iter().all(|failed| *failed == id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_publisher_is_a_failure_of_what_it_had_not_answered() {
+    let store = FakeStore::default();
+    let messages = messages_of_keys(0..3);
+    let poison = messages[1].id();
+    let broker = FakeBroker::new(move |message| match message.id() == poison {
+        true => Act::PanicOnce,
+        false => Act::Answer(Ok(())),
+    });
+    store.enqueue(&messages);
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()).workers(1));
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    running.stop().await;
+    // The first was answered before the panic, and is not sent again.
+    assert_eq!(broker.batches()[0].messages, ids(&messages));
+    let mut again: Vec<Uuid> = broker.batches()[1..]
+        .iter()
+        .flat_map(|batch| batch.messages.clone())
+        .collect();
+    again.sort();
+    let mut expected = ids(&messages[1..]);
+    expected.sort();
+    assert_eq!(again, expected);
+    let failures: Vec<u32> = store
+        .claimed()
+        .iter()
+        .map(|claimed| claimed.failures)
+        .collect();
+    assert_eq!(failures, [0, 0, 0, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_broker_is_given_its_time_and_fails_no_message() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|_| Act::AnswerAfter(Duration::from_millis(50)));
+    // One key: 1000 waves of 50 ms do not fit into 30 s.
+    store.enqueue(&messages_of_keys(std::iter::repeat_n(0, 1000)));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    running.stop().await;
+    assert_eq!(broker.confirmed().len(), 1000);
+    assert!(
+        store
+            .claimed()
+            .iter()
+            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_claim_outlives_what_the_store_was_told() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|message| match message.key() {
+        Some("k0") => Act::AnswerAfter(Duration::from_millis(10)),
+        _ => Act::Hang,
+    });
+    store.enqueue(&messages_of_keys([0, 0, 0, 1]));
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .publish_timeout(Duration::from_secs(3))
+            .settle_timeout(Duration::from_secs(2)),
+    );
+    until("the silent one failed", || store.counts().parked == 1).await;
+    running.stop().await;
+    assert_eq!(store.hold(), Some(Duration::from_secs(5)));
+    assert_eq!(store.longest_hold(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_settles_what_was_confirmed_and_releases_the_rest_within_the_grace() {
+    let store = FakeStore::default();
+    let messages = messages_of_keys([0, 1, 2]);
+    let silent = messages[1].id();
+    let broker = FakeBroker::new(move |message| match message.id() == silent {
+        true => Act::Hang,
+        false => Act::Answer(Ok(())),
+    });
+    store.enqueue(&messages);
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone()).stop_grace(Duration::from_secs(2)),
+    );
+    until("a batch is in flight", || !broker.batches().is_empty()).await;
+    assert_eq!(running.stop().await, Duration::from_secs(2));
+    let left = store.left();
+    assert_eq!(left, [silent]);
+    assert_eq!(
+        store.counts().waiting,
+        1,
+        "released, neither parked nor counted"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_signal_no_wave_starts() {
+    let store = FakeStore::default();
+    let messages = messages_of_keys([0, 0, 0]);
+    let broker = FakeBroker::new(|_| Act::AnswerAfter(Duration::from_secs(1)));
+    store.enqueue(&messages);
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("the second wave is in flight", || {
+        broker.batches().len() == 2
+    })
+    .await;
+    let took = running.stop().await;
+    assert!(took <= Duration::from_secs(1), "{took:?}");
+    assert_eq!(broker.confirmed(), ids(&messages[..2]));
+    assert_eq!(store.left(), ids(&messages[2..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_in_an_outage_and_in_trouble_of_the_store_is_prompt() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|_| Act::Answer(Err(PublishError::broker_unavailable("refused"))));
+    store.enqueue(&messages_of_keys(0..3));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("probes fail", || broker.batches().len() > 8).await;
+    assert_eq!(running.stop().await, Duration::ZERO);
+
+    store.fail_claims(|_| Some(Fault::Hang));
+    let running = Running::start(Relay::builder(store.clone(), FakeBroker::default()));
+    until("the store hangs", || store.claims_at_once() == 1).await;
+    assert_eq!(running.stop().await, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_is_dropped_lets_go_of_everything() {
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|_| Act::Hang);
+    store.enqueue(&messages_of_keys(0..40));
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(4)
+            .batch_messages(10),
+    );
+    until("four batches are in flight", || broker.batches().len() == 4).await;
+    running.task.abort();
+    until("every claim is let go", || store.held() == 0).await;
+    assert_eq!(store.counts().waiting, 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_of_the_store_is_said_once_and_survived() {
+    for fault in [Fault::Error, Fault::Hang, Fault::Panic] {
+        for of_settle in [false, true] {
+            let log = Log::capture();
+            let store = FakeStore::default();
+            let broker = FakeBroker::default();
+            let end = Instant::now() + Duration::from_secs(600);
+            let faulty = move |_| (Instant::now() < end).then_some(fault);
+            match of_settle {
+                false => store.fail_claims(faulty),
+                true => store.fail_settles(faulty),
+            }
+            store.enqueue(&messages_of_keys(0..30));
+            let running = Running::start(
+                Relay::builder(store.clone(), broker.clone())
+                    .workers(3)
+                    .batch_messages(10),
+            );
+            until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+            running.stop().await;
+            let case = format!("{fault:?}, of settle: {of_settle}");
+            assert!(Instant::now() < end + Duration::from_secs(60), "{case}");
+            assert_eq!(log.count(Level::WARN, "the store fails"), 1, "{case}");
+            assert_eq!(log.count(Level::INFO, "the store works again"), 1, "{case}");
+            // Each failing settle means that a batch is published again: not often.
+            let batches = broker.batches().len();
+            assert!(batches < 150, "{batches} batches: {case}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panicking_retry_policy_is_survived() {
+    struct Panics;
+    impl RetryPolicy for Panics {
+        fn retry_after(&self, _: &Claimed, _: &PublishError) -> Option<Duration> {
+            panic!("no policy")
+        }
+    }
+    let store = FakeStore::default();
+    let start = Instant::now();
+    let broker = FakeBroker::new(move |_| match start.elapsed() < Duration::from_secs(60) {
+        true => Act::Answer(Err(PublishError::retryable("nack"))),
+        false => Act::Answer(Ok(())),
+    });
+    store.enqueue(&messages_of_keys(0..3));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()).retry(Panics));
+    until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+    assert!(broker.batches().len() < 60);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_modes_send_waves_or_whole_batches() {
+    for (order, batches) in [
+        (OrderMode::PerKey, vec![2, 2, 1]),
+        (OrderMode::PerKeyPipelined, vec![5]),
+        (OrderMode::Unordered, vec![5]),
+    ] {
+        let store = FakeStore::default();
+        let broker = FakeBroker::default();
+        store.enqueue(&messages_of_keys([0, 0, 1, 1, 0]));
+        let running = Running::start(Relay::builder(store.clone(), broker.clone()).order(order));
+        until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
+        running.stop().await;
+        let sizes: Vec<usize> = broker
+            .batches()
+            .iter()
+            .map(|batch| batch.messages.len())
+            .collect();
+        assert_eq!(sizes, batches, "{order:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_message_is_told_without_its_payload() {
+    let log = Log::capture();
+    let store = FakeStore::default();
+    let broker = FakeBroker::new(|_| Act::Answer(Err(PublishError::rejected("too large"))));
+    let message = Message::to("orders")
+        .key("customer")
+        .header("h", "header-value")
+        .bytes("payload")
+        .unwrap();
+    store.enqueue(std::slice::from_ref(&message));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("it is dead", || store.counts().dead == 1).await;
+    running.stop().await;
+    let lines = log.lines();
+    let line = lines
+        .iter()
+        .find(|line| line.contains("a message is given up"))
+        .unwrap();
+    for told in [
+        message.id().to_string().as_str(),
+        "orders",
+        "rejected",
+        "too large",
+    ] {
+        assert!(line.contains(told), "{told} is not in {line}");
+    }
+    for secret in ["customer", "payload", "header-value"] {
+        assert!(
+            lines.iter().all(|line| !line.contains(secret)),
+            "{secret} is told"
+        );
+    }
+}
