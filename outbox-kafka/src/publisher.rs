@@ -1,0 +1,509 @@
+//! The I/O: records go to the client in batch order, and each answer is reported when it comes.
+//!
+//! The client owns queueing, record batches, repeats and reconnects. What is added here is what the
+//! contract asks: every answer is awaited and reported one by one, a full queue is waited for, a
+//! refusal that was about a neighbour in the record batch is not believed, and a producer that has
+//! lost its session is replaced.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outbox_core::{Delivery, PublishError, PublishErrorKind, Publisher, async_trait};
+use rdkafka::ClientConfig;
+use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{Config, InvalidConfig};
+use crate::encode::{Record, encode};
+use crate::error::{classify, code, is_silence, may_be_about_a_neighbour};
+
+/// How long to wait before a full queue is tried again when no answer comes first.
+const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long the cluster has to answer the question whether it is there, after a message timed out.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long the client's last connection error is worth mentioning.
+const TROUBLE_AGE: Duration = Duration::from_secs(60);
+
+/// Publishes to Kafka; see the [crate](crate) for an example.
+///
+/// # Answers
+///
+/// A message is confirmed when every in-sync replica of its partition has it. One that gets no
+/// answer within `delivery.timeout.ms` is reported then, plus at most three seconds in which the
+/// cluster is asked whether it is there at all. A failed message is tried again by the relay, not
+/// here, with one exception: brokers refuse a whole record batch for one record in it, so messages
+/// that may have been refused for a neighbour are sent once more, each in a record batch of its own.
+///
+/// # Cancellation
+///
+/// What was reported stays. What was not may still be in the client's queue, and be delivered, until
+/// its delivery timeout has passed: a repeat, if it is published again. The queue keeps its order per
+/// partition, so a repeat by the same publisher stays behind it.
+///
+/// # Drop
+///
+/// What is still in the client's queue is thrown away. The client's threads end in the background,
+/// within about a second.
+pub struct KafkaPublisher {
+    config: Config,
+    /// Fills record batches.
+    shared: Slot,
+    /// Gives every record a record batch of its own; only created when it is needed.
+    alone: Slot,
+}
+
+impl KafkaPublisher {
+    /// Completes the configuration and starts the client.
+    ///
+    /// The brokers need not be there: connections are made, and made again, in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`] names the property that is missing, or with which delivered would not mean
+    /// delivered, or that the client refuses.
+    pub fn new(config: ClientConfig) -> Result<Self, InvalidConfig> {
+        let config = Config::new(config)?;
+        let publisher = Self {
+            shared: Slot::new(config.clone()),
+            alone: Slot::new(config.one_record_a_batch()),
+            config,
+        };
+        publisher.shared.producer()?;
+        Ok(publisher)
+    }
+
+    /// Sends messages through the producer in `slot`, in order, and reports every answer that says
+    /// something about its message. Gives back the others with their codes.
+    async fn send<'a>(
+        &self,
+        slot: &Slot,
+        batch: impl Iterator<Item = Delivery<'a>>,
+    ) -> Vec<(Delivery<'a>, RDKafkaErrorCode)> {
+        let producer = match slot.producer() {
+            Ok(producer) => producer,
+            Err(error) => {
+                for delivery in batch {
+                    delivery.report(Err(PublishError::broker_unavailable(error.to_string())));
+                }
+                return Vec::new();
+            }
+        };
+        let mut call = Call::new(&self.config, &producer);
+        for delivery in batch {
+            call.send(delivery).await;
+        }
+        call.finish().await;
+        let open = call.open;
+        if producer.fatal_error().is_some() {
+            slot.replace(&producer);
+        }
+        open
+    }
+
+    /// Says of messages that nobody answered for whether the cluster or only their topics are away.
+    async fn explain_silence(&self, silent: Vec<Delivery<'_>>) {
+        let Some(first) = silent.first() else {
+            return;
+        };
+        let topic = first.message().topic().to_owned();
+        let timeout = self.config.delivery_timeout_ms();
+        let (kind, reason) = match self.shared.producer() {
+            Err(error) => (PublishErrorKind::BrokerUnavailable, error.to_string()),
+            Ok(producer) => match Arc::clone(&producer).ask_cluster(topic).await {
+                Ok(()) => (
+                    PublishErrorKind::TopicUnavailable,
+                    format!(
+                        "not confirmed within {timeout} ms, though the cluster answers: the \
+                         partition has no leader or too few replicas, or is overloaded"
+                    ),
+                ),
+                Err(error) => (
+                    PublishErrorKind::BrokerUnavailable,
+                    format!(
+                        "not confirmed within {timeout} ms, and the cluster does not answer: {}",
+                        producer.context.with_trouble(&error)
+                    ),
+                ),
+            },
+        };
+        for delivery in silent {
+            delivery.report(Err(PublishError::new(kind, reason.clone())));
+        }
+    }
+}
+
+#[async_trait]
+impl Publisher for KafkaPublisher {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        let open = self.send(&self.shared, batch.iter().copied()).await;
+        if open.is_empty() {
+            return;
+        }
+
+        let (mut silent, suspects): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|(_, code)| is_silence(*code));
+        if !suspects.is_empty() {
+            let suspects = only_last_of_key(batch, suspects);
+            let still_open = self.send(&self.alone, suspects.into_iter()).await;
+            silent.extend(still_open);
+        }
+        let silent = silent.into_iter().map(|(delivery, _)| delivery).collect();
+        self.explain_silence(silent).await;
+    }
+}
+
+impl fmt::Debug for KafkaPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaPublisher")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The suspects that may be sent again without overtaking: the last of their key in the batch.
+///
+/// The others are reported as failed, so that the relay sends their followers again after them.
+fn only_last_of_key<'a>(
+    batch: &[Delivery<'a>],
+    suspects: Vec<(Delivery<'a>, RDKafkaErrorCode)>,
+) -> Vec<Delivery<'a>> {
+    let last: HashMap<_, _> = batch
+        .iter()
+        .filter_map(|delivery| {
+            let message = delivery.message();
+            Some(((message.topic(), message.key()?), message.id()))
+        })
+        .collect();
+    let mut again = Vec::new();
+    for (delivery, code) in suspects {
+        let message = delivery.message();
+        let is_last = message
+            .key()
+            .is_none_or(|key| last.get(&(message.topic(), key)) == Some(&message.id()));
+        if is_last {
+            again.push(delivery);
+        } else {
+            delivery.report(Err(PublishError::retryable(format!(
+                "refused together with other records of its record batch: {code}"
+            ))));
+        }
+    }
+    again
+}
+
+/// One pass of messages through one producer.
+struct Call<'a, 'b> {
+    config: &'b Config,
+    producer: &'b Producer,
+    /// The messages that were sent, by ticket.
+    sent: Vec<Delivery<'a>>,
+    answered: usize,
+    answers: mpsc::UnboundedReceiver<(usize, Result<(), RDKafkaErrorCode>)>,
+    /// Cloned into every ticket.
+    sender: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
+    /// Messages whose answers do not say what to report.
+    open: Vec<(Delivery<'a>, RDKafkaErrorCode)>,
+}
+
+impl<'a, 'b> Call<'a, 'b> {
+    fn new(config: &'b Config, producer: &'b Producer) -> Self {
+        let (sender, answers) = mpsc::unbounded_channel();
+        Self {
+            config,
+            producer,
+            sent: Vec::new(),
+            answered: 0,
+            answers,
+            sender,
+            open: Vec::new(),
+        }
+    }
+
+    /// Hands one message to the client, waiting while its queue is full.
+    async fn send(&mut self, delivery: Delivery<'a>) {
+        let record = match encode(delivery.message()) {
+            Ok(record) => record,
+            Err(error) => return delivery.report(Err(error)),
+        };
+        loop {
+            let ticket = Ticket {
+                number: self.sent.len(),
+                answers: self.sender.clone(),
+            };
+            match self.producer.send(&record, ticket) {
+                Ok(()) => {
+                    self.sent.push(delivery);
+                    break;
+                }
+                Err(RDKafkaErrorCode::QueueFull) => {
+                    // An answer is what makes room; it may be to another call.
+                    tokio::select! {
+                        Some((number, answer)) = self.answers.recv() => self.take(number, answer),
+                        () = tokio::time::sleep(QUEUE_FULL_PAUSE) => {}
+                    }
+                }
+                Err(code) => {
+                    let error = self.refused_by_client(&record, code);
+                    return delivery.report(Err(error));
+                }
+            }
+        }
+        while let Ok((number, answer)) = self.answers.try_recv() {
+            self.take(number, answer);
+        }
+        // A long batch is no reason to hold up the other tasks of this thread.
+        tokio::task::coop::consume_budget().await;
+    }
+
+    /// Waits for every answer that is not there yet. The client gives one for each record.
+    async fn finish(&mut self) {
+        while self.answered < self.sent.len() {
+            match self.answers.recv().await {
+                Some((number, answer)) => self.take(number, answer),
+                None => break,
+            }
+        }
+    }
+
+    fn take(&mut self, number: usize, answer: Result<(), RDKafkaErrorCode>) {
+        self.answered += 1;
+        let Some(delivery) = self.sent.get(number).copied() else {
+            return;
+        };
+        match answer {
+            Ok(()) => delivery.report(Ok(())),
+            Err(code) if is_silence(code) => self.open.push((delivery, code)),
+            Err(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
+                self.open.push((delivery, code));
+            }
+            Err(code) => {
+                let size = encode(delivery.message()).map_or(0, |record| record.size());
+                delivery.report(Err(PublishError::new(
+                    classify(code),
+                    self.producer.describe(code, size),
+                )));
+            }
+        }
+    }
+
+    fn refused_by_client(&self, record: &Record<'_>, code: RDKafkaErrorCode) -> PublishError {
+        let reason = match code {
+            RDKafkaErrorCode::MessageSizeTooLarge => format!(
+                "the record has {} bytes, the client's message.max.bytes is {} with its framing",
+                record.size(),
+                self.config.message_max_bytes()
+            ),
+            code => self.producer.describe(code, record.size()),
+        };
+        PublishError::new(classify(code), reason)
+    }
+}
+
+/// Goes with a record through the client and comes back with its answer.
+struct Ticket {
+    number: usize,
+    answers: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
+}
+
+/// Receives what the client has to say.
+struct Context {
+    /// The last connection error, with its time.
+    trouble: Mutex<Option<(Instant, String)>>,
+}
+
+impl Context {
+    /// Adds to an error what went wrong with the connections of late.
+    fn with_trouble(&self, error: &str) -> String {
+        match &*lock(&self.trouble) {
+            Some((at, trouble)) if at.elapsed() < TROUBLE_AGE => format!("{error}; {trouble}"),
+            _ => error.to_owned(),
+        }
+    }
+}
+
+impl ClientContext for Context {
+    fn error(&self, error: KafkaError, reason: &str) {
+        // That all brokers are down says less than what was said of one of them before.
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *lock(&self.trouble) = Some((Instant::now(), reason.to_owned()));
+        }
+        DefaultClientContext.error(error, reason);
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = Box<Ticket>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
+        let answer = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(code(error)),
+        };
+        // The call may have been dropped, and then nobody wants to know.
+        let _ = ticket.answers.send((ticket.number, answer));
+    }
+}
+
+/// A place for a producer that can be replaced.
+struct Slot {
+    config: Config,
+    producer: Mutex<Option<Arc<Producer>>>,
+}
+
+impl Slot {
+    fn new(config: Config) -> Self {
+        Self {
+            config,
+            producer: Mutex::new(None),
+        }
+    }
+
+    /// The producer, created now if there is none.
+    fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
+        let mut slot = lock(&self.producer);
+        if let Some(producer) = &*slot {
+            return Ok(Arc::clone(producer));
+        }
+        let producer = Arc::new(Producer::new(&self.config)?);
+        *slot = Some(Arc::clone(&producer));
+        Ok(producer)
+    }
+
+    /// Makes place for a new producer, unless another call has done so already.
+    fn replace(&self, lost: &Arc<Producer>) {
+        let mut slot = lock(&self.producer);
+        if slot
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, lost))
+        {
+            *slot = None;
+        }
+    }
+}
+
+/// The client's producer. It ends in the background.
+struct Producer {
+    /// Until it is dropped.
+    client: Option<ThreadedProducer<Context>>,
+    context: Arc<Context>,
+    /// Whether every record has a record batch of its own.
+    alone: bool,
+}
+
+impl Producer {
+    fn new(config: &Config) -> Result<Self, InvalidConfig> {
+        let context = Context {
+            trouble: Mutex::new(None),
+        };
+        let client: ThreadedProducer<Context> = config.client().create_with_context(context)?;
+        Ok(Self {
+            context: Arc::clone(client.context()),
+            client: Some(client),
+            alone: config.is_one_record_a_batch(),
+        })
+    }
+
+    /// Copies a record into the client's queue.
+    fn send(&self, record: &Record<'_>, ticket: Ticket) -> Result<(), RDKafkaErrorCode> {
+        let Some(client) = &self.client else {
+            return Err(RDKafkaErrorCode::Fatal);
+        };
+        let mut headers = OwnedHeaders::new_with_capacity(record.header_count());
+        for (key, value) in record.headers() {
+            headers = headers.insert(Header {
+                key,
+                value: Some(value),
+            });
+        }
+        client
+            .send(BaseRecord {
+                topic: record.topic,
+                partition: None,
+                payload: record.value,
+                key: record.key,
+                timestamp: None,
+                headers: Some(headers),
+                delivery_opaque: Box::new(ticket),
+            })
+            .map_err(|(error, _)| code(&error))
+    }
+
+    /// Why the client has given up its session; it answers nothing but errors from then on.
+    fn fatal_error(&self) -> Option<String> {
+        let (code, reason) = self.client.as_ref()?.client().fatal_error()?;
+        Some(format!("{code}: {reason}"))
+    }
+
+    /// What happened, for people.
+    fn describe(&self, code: RDKafkaErrorCode, size: usize) -> String {
+        match code {
+            RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::MessageBatchTooLarge => {
+                format!(
+                    "the broker refused the record of {size} bytes, alone in its record batch, as \
+                     larger than the topic's max.message.bytes: {code}"
+                )
+            }
+            code => match (classify(code), self.fatal_error()) {
+                (PublishErrorKind::BrokerUnavailable, Some(fatal)) => {
+                    format!("{code}, the producer starts anew after: {fatal}")
+                }
+                (PublishErrorKind::BrokerUnavailable, None) => {
+                    self.context.with_trouble(&code.to_string())
+                }
+                _ => code.to_string(),
+            },
+        }
+    }
+
+    /// Asks any broker about a topic; an answer of any kind shows that the cluster is there.
+    async fn ask_cluster(self: Arc<Self>, topic: String) -> Result<(), String> {
+        let (answer, answered) = oneshot::channel();
+        in_background(move || {
+            let asked = self.client.as_ref().map(|client| {
+                client
+                    .client()
+                    .fetch_metadata(Some(&topic), PROBE_TIMEOUT)
+                    .map(drop)
+            });
+            // The call may have been dropped, and then nobody wants to know.
+            let _ = answer.send(asked);
+        });
+        match answered.await {
+            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Err(error))) => Err(error.to_string()),
+            Ok(None) | Err(_) => Err("it could not be asked".to_owned()),
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        // Ending waits for the client's threads, too long for a thread of the runtime.
+        if let Some(client) = self.client.take() {
+            in_background(move || drop(client));
+        }
+    }
+}
+
+/// Runs what blocks on a thread of its own, for which the end of a runtime does not wait.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    // Without a thread the work is dropped here and now, which ends a client all the same.
+    let _ = thread::Builder::new()
+        .name("outbox-kafka".to_owned())
+        .spawn(work);
+}
+
+/// A panic elsewhere leaves nothing half done behind these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

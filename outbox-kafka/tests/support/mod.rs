@@ -1,0 +1,136 @@
+//! What the tests know of the real server: topics of their own, and what arrived at them, read with
+//! the client and none of our crates.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Headers, Message};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+/// How long the server has for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A record as a consumer sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) partition: i32,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: BTreeMap<String, Vec<u8>>,
+}
+
+/// The address of the real server.
+pub(crate) fn servers() -> String {
+    std::env::var("OUTBOX_TEST_KAFKA").unwrap_or_else(|_| {
+        panic!("OUTBOX_TEST_KAFKA is not set: run `eval \"$(scripts/services env)\"` first")
+    })
+}
+
+/// A configuration for the real server.
+pub(crate) fn config() -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", servers());
+    config
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    config().create().expect("an admin client")
+}
+
+/// Creates a topic.
+pub(crate) async fn create_topic(topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+    for (name, value) in settings {
+        new = new.set(name, value);
+    }
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    let created = admin()
+        .create_topics([&new], &options)
+        .await
+        .expect("an answer to the creation of a topic");
+    for result in created {
+        result.expect("a topic is created");
+    }
+}
+
+/// Deletes topics, whether they exist or not.
+pub(crate) async fn delete_topics(topics: &[String]) {
+    if topics.is_empty() {
+        return;
+    }
+    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+    admin()
+        .delete_topics(&topics, &AdminOptions::new())
+        .await
+        .expect("an answer to the deletion of topics");
+}
+
+/// All that is in a topic now, in the order of each partition.
+pub(crate) async fn read(topic: &str) -> Vec<Record> {
+    let topic = topic.to_owned();
+    tokio::task::spawn_blocking(move || read_blocking(&topic))
+        .await
+        .expect("reading")
+}
+
+fn read_blocking(topic: &str) -> Vec<Record> {
+    let consumer: BaseConsumer = config()
+        .set("group.id", "outbox-test")
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("fetch.wait.max.ms", "10")
+        .set("fetch.message.max.bytes", "20000000")
+        .set("check.crcs", "true")
+        .create()
+        .expect("a consumer");
+    let metadata = consumer
+        .fetch_metadata(Some(topic), PATIENCE)
+        .expect("the topic's metadata");
+    let mut assignment = TopicPartitionList::new();
+    let mut open = HashSet::new();
+    for partition in metadata.topics()[0].partitions() {
+        assignment
+            .add_partition_offset(topic, partition.id(), Offset::Beginning)
+            .expect("an offset");
+        open.insert(partition.id());
+    }
+    consumer.assign(&assignment).expect("an assignment");
+
+    let mut records = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while !open.is_empty() {
+        assert!(Instant::now() < deadline, "{topic} was not read in time");
+        match consumer.poll(Duration::from_millis(100)) {
+            None => {}
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                open.remove(&partition);
+            }
+            Some(Err(error)) => panic!("reading {topic}: {error}"),
+            Some(Ok(message)) => {
+                let headers = message.headers().map_or_else(BTreeMap::new, |headers| {
+                    headers
+                        .iter()
+                        .map(|header| {
+                            let value = header.value.expect("a header value that is not null");
+                            (header.key.to_owned(), value.to_vec())
+                        })
+                        .collect()
+                });
+                if let Some(set) = message.headers() {
+                    assert_eq!(headers.len(), set.count(), "a header came twice");
+                }
+                records.push(Record {
+                    partition: message.partition(),
+                    key: message.key().map(<[u8]>::to_vec),
+                    value: message.payload().map(<[u8]>::to_vec),
+                    headers,
+                });
+            }
+        }
+    }
+    records
+}
