@@ -25,7 +25,7 @@ impl File {
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
-    // Asked for at run time: where checkouts share a build folder, the one that built this may be another.
+    // At run time: in a build folder that checkouts share, another one may have built this.
     Path::new(&env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..")
 }
 

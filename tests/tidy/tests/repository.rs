@@ -66,6 +66,37 @@ fn every_crate_is_a_member_and_inherits() {
 }
 
 #[test]
+fn who_knows_one_broker_knows_all() {
+    let expected = [
+        "README.md",
+        "config.rs",
+        "encode.rs",
+        "error.rs",
+        "lib.rs",
+        "publisher.rs",
+    ];
+    let files = files::all();
+    let mut broken = Vec::new();
+    for broker in ["outbox-kafka", "outbox-amqp", "outbox-nats", "outbox-redis"] {
+        let found: BTreeSet<&str> = files
+            .iter()
+            .filter_map(|file| file.path.strip_prefix(broker)?.strip_prefix('/'))
+            .filter_map(|path| {
+                path.strip_prefix("src/")
+                    .or((path == "README.md").then_some(path))
+            })
+            .collect();
+        if !found.is_empty() && found != BTreeSet::from(expected) {
+            broken.push(format!("{broker}: {found:?}"));
+        }
+    }
+    keep(
+        &format!("A broker's crate has README.md and in src/ the same files, {expected:?}:"),
+        &broken,
+    );
+}
+
+#[test]
 fn the_architecture_can_be_read_in_one_sitting() {
     let too_long: Vec<String> = files::all()
         .iter()
