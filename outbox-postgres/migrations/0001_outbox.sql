@@ -20,16 +20,17 @@ CREATE TABLE {schema}.message (
     -- Both are set by the trigger below, whatever the client says.
     lane smallint NOT NULL,
     position bigint NOT NULL,
-    id uuid NOT NULL DEFAULT gen_random_uuid(),
-    topic text COLLATE "C" NOT NULL
-        CONSTRAINT message_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
-    key text COLLATE "C"
-        CONSTRAINT message_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
-    payload bytea
-        CONSTRAINT message_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
-    headers jsonb
-        CONSTRAINT message_headers_is_an_object CHECK (jsonb_typeof(headers) = 'object'),
+    -- A UUIDv7 of the trigger where the client gives none.
+    id uuid NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    payload bytea,
+    headers jsonb,
     enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The limits of a message, the same as in every other client; those of the headers are a trigger's.
+    CONSTRAINT message_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    CONSTRAINT message_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
+    CONSTRAINT message_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
     -- The only index. A generated lane in it would make every delete fail under a publication
     -- FOR ALL TABLES on Postgres 18.
     PRIMARY KEY (lane, position)
@@ -46,16 +47,74 @@ CREATE TABLE {schema}.message (
     toast.vacuum_truncate = off
 );
 
+-- A UUIDv7, which Postgres has of its own only from 18: 48 bits of milliseconds, the rest random.
+CREATE FUNCTION {schema}.new_message_id() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN encode(
+    set_bit(set_bit(
+        overlay(uuid_send(gen_random_uuid())
+                PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3)
+                FROM 1 FOR 6),
+        52, 1), 53, 1),
+    'hex')::uuid;
+
+-- Refuses headers that a message cannot have, and names the header.
+CREATE FUNCTION {schema}.check_headers() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+    value jsonb;
+    names integer := 0;
+    bytes bigint := 0;
+BEGIN
+    IF jsonb_typeof(NEW.headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers are JSON of type %, not an object', jsonb_typeof(NEW.headers)
+            USING ERRCODE = 'check_violation';
+    END IF;
+    FOR name, value IN SELECT h.key, h.value FROM jsonb_each(NEW.headers) h LOOP
+        -- One test for the usual case: this runs for every header of every message.
+        IF octet_length(name) BETWEEN 1 AND 255 AND jsonb_typeof(value) = 'string'
+           AND lower(left(name, 7) COLLATE "C") <> 'outbox-' THEN
+            names := names + 1;
+            bytes := bytes + octet_length(name) + octet_length(value #>> '{}');
+        ELSIF name = '' THEN
+            RAISE EXCEPTION 'header name is empty' USING ERRCODE = 'check_violation';
+        ELSIF octet_length(name) > 255 THEN
+            RAISE EXCEPTION 'header name "%…" has % bytes, the limit is 255', left(name, 40), octet_length(name)
+                USING ERRCODE = 'check_violation';
+        ELSIF jsonb_typeof(value) <> 'string' THEN
+            RAISE EXCEPTION 'header "%" is JSON of type %, not a string', name, jsonb_typeof(value)
+                USING ERRCODE = 'check_violation';
+        ELSE
+            RAISE EXCEPTION 'header "%": names that begin with `outbox-` are reserved', name
+                USING ERRCODE = 'check_violation';
+        END IF;
+    END LOOP;
+    IF names > 128 THEN
+        RAISE EXCEPTION 'headers: % given, the limit is 128', names USING ERRCODE = 'check_violation';
+    ELSIF bytes > 65536 THEN
+        RAISE EXCEPTION 'headers has % bytes, the limit is 65536', bytes USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER check_headers BEFORE INSERT ON {schema}.message
+    FOR EACH ROW WHEN (NEW.headers IS NOT NULL) EXECUTE FUNCTION {schema}.check_headers();
+
 -- Takes the transaction id, then draws the position, then sets the lane. The order is what makes a late
 -- commit findable: a transaction with an id at or above one of the relay's draws positions above
 -- whatever the relay had seen before. SECURITY DEFINER, so that a producer needs no right on the
 -- sequence and cannot choose a position.
 CREATE FUNCTION {schema}.place_message() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    transaction_id xid8;
 BEGIN
-    NEW.position := CASE WHEN pg_current_xact_id() IS NOT NULL
-                         THEN nextval('{schema}.message_position') END;
+    transaction_id := pg_current_xact_id();
+    NEW.position := nextval('{schema}.message_position');
     NEW.lane := coalesce(hashtextextended(NEW.key, 0), NEW.position) & 63;
+    IF NEW.id IS NULL THEN
+        NEW.id := {schema}.new_message_id();
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -68,7 +127,7 @@ CREATE TRIGGER place_message BEFORE INSERT ON {schema}.message
 CREATE FUNCTION {schema}.wake_relay() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    lock_key bigint := hashtextextended('outbox:' || TG_TABLE_SCHEMA, 0);
+    lock_key bigint := hashtextextended('outbox:{schema}', 0);
 BEGIN
     IF current_setting('outbox.wake_up', true) IS DISTINCT FROM 'off'
        AND NOT pg_try_advisory_xact_lock_shared(lock_key) THEN
@@ -140,8 +199,10 @@ CREATE TABLE {schema}.dead (
     halted boolean NOT NULL
 );
 CREATE INDEX dead_by_key ON {schema}.dead (key_hash);
+CREATE INDEX dead_by_id ON {schema}.dead (id);
 
--- For applications in any language: the same message as from the Rust functions, with the same limits.
+-- For applications in any language: a message as from the Rust functions, with the same limits and
+-- errors. Gives back the message id.
 CREATE FUNCTION {schema}.enqueue(
     topic text,
     payload bytea,
@@ -149,29 +210,46 @@ CREATE FUNCTION {schema}.enqueue(
     headers jsonb DEFAULT NULL,
     id uuid DEFAULT NULL
 ) RETURNS uuid
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
-    given record;
-    header_bytes integer := 0;
-    message_id uuid := coalesce(enqueue.id, gen_random_uuid());
+    -- Not by RETURNING, which would need the right to read messages.
+    message_id uuid := coalesce(enqueue.id, {schema}.new_message_id());
 BEGIN
     IF enqueue.topic IS NULL OR enqueue.topic = '' THEN
-        RAISE EXCEPTION 'topic is empty' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF octet_length(enqueue.topic) > 255 THEN
+        RAISE EXCEPTION 'topic is empty' USING ERRCODE = 'check_violation';
+    ELSIF octet_length(enqueue.topic) > 255 THEN
         RAISE EXCEPTION 'topic has % bytes, the limit is 255', octet_length(enqueue.topic)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF octet_length(enqueue.key) > 65536 THEN
+            USING ERRCODE = 'check_violation';
+    ELSIF octet_length(enqueue.key) > 65536 THEN
         RAISE EXCEPTION 'key has % bytes, the limit is 65536', octet_length(enqueue.key)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF octet_length(enqueue.payload) > 134217728 THEN
+            USING ERRCODE = 'check_violation';
+    ELSIF octet_length(enqueue.payload) > 134217728 THEN
         RAISE EXCEPTION 'payload has % bytes, the limit is 134217728', octet_length(enqueue.payload)
-            USING ERRCODE = 'invalid_parameter_value';
+            USING ERRCODE = 'check_violation';
     END IF;
     INSERT INTO {schema}.message (id, topic, key, payload, headers)
     VALUES (message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
     RETURN message_id;
 END
 $$;
+
+-- The payload as JSON, kept as it is written: numbers, order and white space are not touched.
+CREATE FUNCTION {schema}.enqueue_json(
+    topic text,
+    payload json,
+    key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    id uuid DEFAULT NULL
+) RETURNS uuid
+LANGUAGE sql
+RETURN {schema}.enqueue(topic, convert_to(payload::text, 'UTF8'), key, headers, id);
+
+-- Rights are granted by name, to roles that need them.
+REVOKE ALL ON FUNCTION
+    {schema}.new_message_id(),
+    {schema}.check_headers(),
+    {schema}.place_message(),
+    {schema}.wake_relay(),
+    {schema}.enqueue(text, bytea, text, jsonb, uuid),
+    {schema}.enqueue_json(text, json, text, jsonb, uuid)
+FROM PUBLIC;

@@ -1,1 +1,20 @@
 //! Stores outbox messages in Postgres, in the application's own transaction.
+//!
+//! An application calls [`Outbox::migrate`] at its start and [`Outbox::enqueue`] in the transaction that
+//! writes what the message speaks of. When that commits, a relay delivers the message; when it rolls
+//! back, there was never one. Applications in other languages call the function `enqueue` in SQL.
+//!
+//! All of the project's SQL for Postgres is in this crate: the tables in `migrations/`, each other
+//! statement in a file of `sql/`. It works on Postgres 14 to 18.
+//!
+//! Where to read next: [`Outbox`] for producers; `README.md` of this crate for other languages, rights,
+//! poolers and two-phase commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
+
+mod enqueue;
+mod migrate;
+mod outbox;
+mod schema;
+
+pub use migrate::MigrateError;
+pub use outbox::Outbox;
+pub use schema::{InvalidSchema, MAX_SCHEMA_BYTES};

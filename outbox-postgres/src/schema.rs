@@ -26,7 +26,9 @@ impl Schema {
         let name = name.into();
         let mut bytes = name.bytes();
         let valid = name.len() <= MAX_SCHEMA_BYTES
-            && bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
+            && bytes
+                .next()
+                .is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
             && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
         if valid {
             Ok(Self(name.into()))

@@ -1,0 +1,1 @@
+SELECT version, checksum, compatible_from FROM {schema}.migration ORDER BY version

@@ -1,0 +1,183 @@
+//! Enqueue: writing messages inside the application's transaction.
+//!
+//! The trigger of the table gives each message its place, so this is an `INSERT` and nothing else: no
+//! session state is changed, and with a prepared statement it is one round trip. It does not wait for
+//! a relay and does not know of one.
+
+use std::borrow::Cow;
+
+use outbox_core::{Headers, Message, Uuid};
+use sqlx::{Connection as _, PgConnection};
+
+use crate::Outbox;
+
+/// One statement of [`Outbox::enqueue_all`] inserts at most so many messages…
+const MAX_STATEMENT_MESSAGES: usize = 10_000;
+/// …and at most so many bytes of them, unless a single one is larger: the server holds the arrays of a
+/// statement in memory, and one value of the protocol may not reach 1 GiB.
+const MAX_STATEMENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// A savepoint was asked for outside of a transaction.
+const NO_ACTIVE_TRANSACTION: &str = "25P01";
+
+impl Outbox {
+    /// Enqueues a message in the transaction of `conn`: it is delivered if and after that commits.
+    ///
+    /// `conn` is what a transaction or a savepoint gives by `&mut tx`, and a pooled connection by
+    /// `&mut conn`. A pool does not fit, on purpose: a message that does not commit with the rows it
+    /// speaks of is what an outbox is there to prevent. Outside of a transaction the statement commits
+    /// by itself.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered. In a transaction it has failed as after any other error.
+    ///
+    /// # Cancellation
+    ///
+    /// Of a dropped call it is open whether it enqueued: roll the transaction back.
+    pub async fn enqueue(
+        &self,
+        conn: &mut PgConnection,
+        message: &Message,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(self.sql(include_str!("../sql/enqueue.sql")))
+            .bind(message.id())
+            .bind(message.topic())
+            .bind(message.key())
+            .bind(message.payload().map(|payload| payload.as_ref()))
+            .bind(headers_json(message.headers()))
+            .persistent(self.prepared)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+
+    /// Enqueues messages in their order, all or none, by one round trip for up to 10,000 of them and
+    /// 16 MiB.
+    ///
+    /// Otherwise as [`enqueue`](Self::enqueue). Outside of a transaction it makes one of its own where
+    /// it needs several statements.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered; nothing is enqueued then, once the caller's transaction, if there
+    /// is one, is rolled back.
+    ///
+    /// # Cancellation
+    ///
+    /// Of a dropped call it is open whether it enqueued: roll the transaction back.
+    pub async fn enqueue_all(
+        &self,
+        conn: &mut PgConnection,
+        messages: &[Message],
+    ) -> Result<(), sqlx::Error> {
+        let (first, rest) = messages.split_at(statement_len(messages));
+        if rest.is_empty() {
+            return self.enqueue_statement(conn, first).await;
+        }
+        if in_transaction(conn).await? {
+            return self.enqueue_statements(conn, messages).await;
+        }
+        let mut tx = conn.begin().await?;
+        self.enqueue_statements(&mut tx, messages).await?;
+        tx.commit().await
+    }
+
+    async fn enqueue_statements(
+        &self,
+        conn: &mut PgConnection,
+        mut messages: &[Message],
+    ) -> Result<(), sqlx::Error> {
+        while !messages.is_empty() {
+            let (now, later) = messages.split_at(statement_len(messages));
+            self.enqueue_statement(conn, now).await?;
+            messages = later;
+        }
+        Ok(())
+    }
+
+    async fn enqueue_statement(
+        &self,
+        conn: &mut PgConnection,
+        messages: &[Message],
+    ) -> Result<(), sqlx::Error> {
+        match messages {
+            [] => return Ok(()),
+            [message] => return self.enqueue(conn, message).await,
+            _ => {}
+        }
+        let ids: Vec<Uuid> = messages.iter().map(Message::id).collect();
+        let topics: Vec<&str> = messages.iter().map(Message::topic).collect();
+        let keys: Vec<Option<&str>> = messages.iter().map(Message::key).collect();
+        let payloads: Vec<Option<&[u8]>> = messages
+            .iter()
+            .map(|message| message.payload().map(|payload| payload.as_ref()))
+            .collect();
+        let headers: Vec<Option<String>> = messages
+            .iter()
+            .map(|message| headers_json(message.headers()))
+            .collect();
+        sqlx::query(self.sql(include_str!("../sql/enqueue_all.sql")))
+            .bind(ids)
+            .bind(topics)
+            .bind(keys)
+            .bind(payloads)
+            .bind(headers)
+            .persistent(self.prepared)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+/// How many of the next messages go into one statement: at least one, if there are any.
+fn statement_len(messages: &[Message]) -> usize {
+    let mut bytes = 0;
+    messages
+        .iter()
+        .take(MAX_STATEMENT_MESSAGES)
+        .enumerate()
+        .take_while(|(nth, message)| {
+            bytes += message.size();
+            *nth == 0 || bytes <= MAX_STATEMENT_BYTES
+        })
+        .count()
+}
+
+/// Whether the caller's statements so far are part of a transaction, which one of ours would then end.
+///
+/// Where sqlx began none the server is asked, since an application may have sent `BEGIN` by hand.
+async fn in_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    if conn.is_in_transaction() {
+        return Ok(true);
+    }
+    match sqlx::raw_sql("SAVEPOINT outbox_enqueue")
+        .execute(&mut *conn)
+        .await
+    {
+        Ok(_) => {
+            sqlx::raw_sql("RELEASE SAVEPOINT outbox_enqueue")
+                .execute(conn)
+                .await?;
+            Ok(true)
+        }
+        Err(sqlx::Error::Database(error))
+            if error.code() == Some(Cow::Borrowed(NO_ACTIVE_TRANSACTION)) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The headers as the text of a JSON object; `None` where there are none.
+fn headers_json(headers: &Headers) -> Option<String> {
+    if headers.is_empty() {
+        return None;
+    }
+    let object: serde_json::Map<String, serde_json::Value> = headers
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
+    Some(serde_json::Value::Object(object).to_string())
+}
