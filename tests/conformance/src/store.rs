@@ -229,6 +229,7 @@ macro_rules! __store_cases {
             claiming::an_empty_outbox_is_waited_for;
             claiming::a_commit_ends_the_wait;
             claiming::a_due_message_ends_the_wait;
+            claiming::the_end_of_another_claim_ends_the_wait;
             claiming::a_claim_keeps_to_the_number;
             claiming::a_claim_keeps_to_the_bytes;
             claiming::a_larger_message_goes_alone;

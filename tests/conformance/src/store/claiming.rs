@@ -67,6 +67,35 @@ pub async fn a_due_message_ends_the_wait(outbox: &Outbox) {
     same_order(claim.messages().iter().map(|c| &c.message), [&first]);
 }
 
+/// A call that waits comes back when another claim ends, settled or dropped, and leaves something.
+pub async fn the_end_of_another_claim_ends_the_wait(outbox: &Outbox) {
+    let all: Vec<Message> = (0..3).map(|n| message("k", &format!("{n}"))).collect();
+    outbox.enqueue(&all).await;
+    let one = ClaimLimits {
+        messages: 1,
+        ..LIMITS
+    };
+    let limits = ClaimLimits { wait: LONG, ..one };
+    let mut held = outbox.next(&one).await;
+    for (settled, next) in [(true, &all[1]), (false, &all[1]), (true, &all[2])] {
+        let mut waiting = outbox.store().claim(&limits);
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
+        assert!(early.is_err(), "two claims hold one key");
+        match settled {
+            true => outbox.settle(held, vec![Outcome::Delivered]).await,
+            false => drop(held),
+        }
+        held = tokio::time::timeout(outbox.patience(), waiting)
+            .await
+            .expect("the end of a claim did not end the wait of another")
+            .expect("claim")
+            .expect("a claim that waits gave up");
+        same_order(held.messages().iter().map(|c| &c.message), [next]);
+    }
+    outbox.settle(held, vec![Outcome::Delivered]).await;
+    outbox.is_empty().await;
+}
+
 /// No claim holds more messages than asked, and all come.
 pub async fn a_claim_keeps_to_the_number(outbox: &Outbox) {
     let mut all: Vec<Message> = (0..10).map(|n| message("k", &format!("{n}"))).collect();
@@ -196,10 +225,12 @@ pub async fn a_cancelled_call_holds_nothing(outbox: &Outbox) {
 
     let all: Vec<Message> = (0..5).map(|n| message("k", &format!("{n}"))).collect();
     outbox.enqueue(&all).await;
-    // Dropped after any step of its work.
+    // wait: for what must not happen, that a call that is over takes the messages
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Dropped after any step of its work: the first ones are the shortest.
     for step in 0..100 {
         let call = outbox.store().claim(&limits);
-        let claim = tokio::time::timeout(Duration::from_micros(step * 50), call).await;
+        let claim = tokio::time::timeout(Duration::from_micros(step * step * 2), call).await;
         drop(claim);
     }
     same_order(&outbox.deliver(all.len()).await, &all);

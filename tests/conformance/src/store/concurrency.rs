@@ -99,7 +99,7 @@ impl Crowd {
         let mut deadline = Instant::now() + outbox.patience();
         while self.delivered().len() < self.all.len() {
             if let Some(claim) = outbox.claim(&FEW).await {
-                let outcomes = self.publish(claim.messages());
+                let outcomes = self.publish(claim.messages()).await;
                 outbox.settle(claim, outcomes).await;
                 deadline = Instant::now() + outbox.patience();
             }
@@ -113,7 +113,7 @@ impl Crowd {
     }
 
     /// What a relay does: a message of a key is sent when the earlier ones of the claim were.
-    fn publish(&self, claimed: &[Claimed]) -> Vec<Outcome> {
+    async fn publish(&self, claimed: &[Claimed]) -> Vec<Outcome> {
         let mut failed = HashSet::new();
         let mut outcomes = Vec::new();
         for claimed in claimed {
@@ -124,7 +124,11 @@ impl Crowd {
             }
             let outcome = (self.decide)(self, claimed);
             match outcome {
-                Outcome::Delivered => self.delivered().push(claimed.message.clone()),
+                Outcome::Delivered => {
+                    self.delivered().push(claimed.message.clone());
+                    // The other claimers get their turn between any two messages.
+                    tokio::task::yield_now().await;
+                }
                 _ => {
                     failed.insert(key);
                 }

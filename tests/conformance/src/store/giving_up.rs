@@ -171,6 +171,7 @@ pub async fn two_replays_return_it_once(outbox: &Outbox) {
     outbox.enqueue(&all).await;
     for reason in ["refused", "refused again"] {
         let claim = outbox.next(&LIMITS).await;
+        same_order(claim.messages().iter().map(|c| &c.message), &all);
         outbox.settle(claim, vec![dead(reason)]).await;
         same_dead(&outbox.dead().await, &[(&all[0], reason)]);
         tokio::join!(outbox.replay(&all[0]), outbox.replay(&all[0]));

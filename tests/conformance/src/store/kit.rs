@@ -1,5 +1,6 @@
 //! What the cases are written with: claim and settle with a deadline, and short names.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -304,18 +305,36 @@ pub(super) fn same_order<'a>(
     );
 }
 
-/// The messages are these, in any order.
+/// The messages are these, each once, in any order.
 pub(super) fn same_set<'a>(
     got: impl IntoIterator<Item = &'a Message>,
     expected: impl IntoIterator<Item = &'a Message>,
 ) {
-    same_order(by_id(got), by_id(expected));
+    let mut copies: HashMap<Uuid, Vec<&Message>> = HashMap::new();
+    for message in got {
+        copies.entry(message.id()).or_default().push(message);
+    }
+    for message in expected {
+        match copies.remove(&message.id()).as_deref() {
+            None => panic!("{} never came", short(message)),
+            Some([copy]) if *copy == message => {}
+            Some([copy]) => panic!("{} came back as {}", short(message), short(copy)),
+            Some(copies) => panic!("{} came {} times", short(message), copies.len()),
+        }
+    }
+    if let Some(copies) = copies.values().next() {
+        panic!("{} came and was never enqueued", short(copies[0]));
+    }
 }
 
-fn by_id<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Vec<&'a Message> {
-    let mut messages: Vec<&Message> = messages.into_iter().collect();
-    messages.sort_by_key(|message| message.id());
-    messages
+/// A message in full, but for its length.
+fn short(message: &Message) -> String {
+    let mut text = format!("{message:?}");
+    if text.len() > 1_000 {
+        text.truncate(text.floor_char_boundary(1_000));
+        text.push('…');
+    }
+    text
 }
 
 /// The counters of each message are these.
