@@ -143,7 +143,7 @@ impl Store for FakeStore {
         if let Some(fault) = fault {
             return Err(fault.happen("claim").await);
         }
-        sleep(takes).await;
+        sleep(takes).await; // wait: on the paused clock
         let claim = self.inner.claim(limits).await?;
         drop(running);
         let Some(inner) = claim else { return Ok(None) };
@@ -282,7 +282,7 @@ impl Publisher for FakeBroker {
                 Act::Answer(Ok(())) => self.confirm(delivery),
                 Act::Answer(error) => delivery.report(error),
                 Act::AnswerAfter(time) => {
-                    sleep(time).await;
+                    sleep(time).await; // wait: on the paused clock
                     self.confirm(delivery);
                 }
                 Act::Hang => hang = true,

@@ -96,7 +96,7 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition().await {
         assert!(Instant::now() < deadline, "did not happen in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await; // wait: the poll
     }
 }
 
