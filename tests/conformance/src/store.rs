@@ -61,6 +61,8 @@ use std::time::Duration;
 
 use outbox_core::{Message, Store, Uuid, async_trait};
 
+use crate::runner;
+
 mod kit;
 
 pub mod claiming;
@@ -165,33 +167,14 @@ impl StoreCase {
     /// What the store did wrong.
     pub fn check(&self, harness: impl StoreHarness) -> Result<(), String> {
         let run = self.run;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(|error| format!("no runtime: {error}"))?;
-        let case = runtime.spawn(async move {
+        runner::check(async move {
             let outbox = Arc::new(Outbox::new(harness.open().await));
             run(&outbox).await;
             // A case ends its tasks before it returns.
             if let Some(outbox) = Arc::into_inner(outbox) {
                 outbox.close().await;
             }
-        });
-        runtime
-            .block_on(case)
-            .map_err(|error| match error.try_into_panic() {
-                Ok(panic) => panic_text(panic.as_ref()),
-                Err(error) => error.to_string(),
-            })
-    }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
-        (Some(text), _) => text.clone(),
-        (_, Some(text)) => (*text).to_owned(),
-        _ => "a panic without text".to_owned(),
+        })
     }
 }
 

@@ -1,0 +1,205 @@
+//! Deliberately wrong publishers, each of which must fail the cases written for it.
+//!
+//! A test is named by the wrong publisher and the case: `DropsTheKey::fails::every_field_arrives`.
+//! The case must fail for the reason that the table gives, not because something else went wrong.
+//! Beside that, every case must be in the table, and the publisher must pass all cases without a fault.
+#![allow(non_snake_case)]
+
+mod fault;
+mod wrong;
+
+use std::time::Duration;
+
+use outbox_conformance::publisher;
+
+use fault::Fault;
+use wrong::Wrong;
+
+/// Makes a test of each wrong publisher and case, and the table of all.
+macro_rules! wrong_publishers {
+    ($($fault:ident { $($case:ident: $reason:literal,)* })*) => {
+        const CAUGHT: &[&str] = &[$($(stringify!($case),)*)*];
+
+        $(mod $fault {
+            mod fails {
+                $(#[test]
+                fn $case() {
+                    crate::must_fail(crate::Fault::$fault, stringify!($case), $reason);
+                })*
+            }
+        })*
+    };
+}
+
+wrong_publishers! {
+    HangsOnNothing {
+        an_empty_batch_is_done_at_once: "publishing 0 messages did not come back",
+    }
+    NeverReportsOne {
+        every_message_is_answered: "nothing was reported about message 49 of 50",
+    }
+    ConfirmsBeforeTheBroker {
+        a_confirmed_message_is_at_the_broker: "how many messages arrived",
+    }
+    LosesOne {
+        every_message_is_answered: "how many messages arrived",
+        ten_thousand_are_confirmed: "how many messages arrived",
+    }
+    ReportsAtTheEnd {
+        answers_do_not_wait_for_the_batch: "were all reported at its end",
+    }
+    FailsWhenItsQueueIsFull {
+        ten_thousand_are_confirmed: "message 5000 of 10000 was not confirmed: retryable",
+    }
+    RefusesLargeBatches {
+        large_messages_are_confirmed: "message 0 of 12 was not confirmed: retryable",
+    }
+    OneCallAtATime {
+        calls_go_side_by_side: "a call at the same time as others",
+    }
+    ReportsWhenWritten {
+        a_dropped_call_keeps_what_was_reported: "and is not at the broker",
+    }
+    BreaksWhenDropped {
+        a_dropped_call_keeps_what_was_reported: "nothing was reported about \"the first message after",
+    }
+
+    ReordersABatch {
+        a_key_keeps_its_order_in_a_batch: "arrived in this order: [\"message 0\", \"message 7\"",
+    }
+    SwapsBatches {
+        a_key_keeps_its_order_over_batches: "arrived in this order: [\"message 6\"",
+    }
+    EmptyKeyGoesAnywhere {
+        an_empty_key_is_a_key: "arrived in this order: [\"message 0\", \"message 2\"",
+    }
+
+    DropsAHeader {
+        every_field_arrives: "headers of {\"order\":7}",
+    }
+    DropsTheKey {
+        every_field_arrives: "key of {\"order\":7}",
+        a_key_keeps_its_order_in_a_batch: "arrived in this order: []",
+    }
+    ReplacesTheId {
+        every_field_arrives: "message 0, {\"order\":7}, did not arrive",
+    }
+    PayloadIsText {
+        every_byte_arrives: "payload of",
+    }
+    EndsPayloadsAtNul {
+        every_byte_arrives: "payload of",
+    }
+    EmptyPayloadIsAbsent {
+        empty_is_not_absent: "payload of",
+    }
+    AbsentPayloadIsEmpty {
+        empty_is_not_absent: "payload of",
+    }
+    EmptyKeyIsAbsent {
+        empty_is_not_absent: "key of",
+        an_empty_key_is_a_key: "arrived in this order: []",
+    }
+    KeysAreAscii {
+        text_of_any_script_arrives: "key of schlüssel",
+    }
+    NewIdForARepeat {
+        a_repeat_has_the_same_id: "id of repeated",
+    }
+    PanicsOnOddHeaders {
+        odd_headers_arrive_or_are_rejected: "a header with a control character",
+    }
+    DropsOddHeaders {
+        odd_headers_arrive_or_are_rejected: "headers of",
+    }
+    TrimsHeaders {
+        odd_headers_arrive_or_are_rejected: "headers of header-1",
+    }
+    HeaderNamesIgnoreCase {
+        odd_headers_arrive_or_are_rejected: "headers of both",
+    }
+    DoesNotNameTheHeader {
+        odd_headers_arrive_or_are_rejected: "is not named in the reason \"a header is invalid\"",
+    }
+    CutsHeaders {
+        many_headers_arrive_or_are_rejected: "headers of many headers",
+    }
+    ReplacesOddCharactersInTopics {
+        odd_topics_take_messages_or_are_rejected: "with the reason \"no such topic\"",
+    }
+    TakesImpossibleTopicsForMissing {
+        odd_topics_take_messages_or_are_rejected: "kind of the failure of",
+        an_impossible_topic_fails_alone: "kind of the failure of",
+    }
+    CutsLongKeys {
+        a_long_key_arrives_or_is_rejected: "key of long key",
+    }
+
+    FailsTheBatch {
+        a_missing_topic_fails_alone: "the message at place 1 beside bad ones was not confirmed",
+        a_too_large_message_fails_alone: "the message at place 1 beside bad ones was not confirmed",
+    }
+    StopsAtTheFirstFailure {
+        a_missing_topic_fails_alone: "nothing was reported about the message at place 1",
+        a_batch_of_failures_is_answered: "nothing was reported about message 1",
+    }
+    AnswersForTheNeighbour {
+        a_missing_topic_fails_alone: "the bad message at place 0 was confirmed",
+    }
+    DropsUnroutable {
+        a_missing_topic_fails_alone: "the bad message at place 0 was confirmed",
+        a_missing_topic_goes_on_when_it_is_created: "was confirmed",
+    }
+    RemembersMissingTopics {
+        a_missing_topic_goes_on_when_it_is_created: "a topic that was created takes no messages",
+    }
+    TakesTooLargeForTransient {
+        a_too_large_message_fails_alone: "kind of the failure of",
+    }
+    ValidatesTheBatch {
+        an_impossible_topic_fails_alone: "the message at place 1 beside bad ones was not confirmed",
+    }
+    BreaksAfterFailures {
+        a_batch_of_failures_is_answered: "nothing was reported about message 0 of 1",
+    }
+}
+
+/// A wrong publisher keeps a case waiting: no longer than a right one needs many times over.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+fn must_fail(fault: Fault, case: &str, reason: &str) {
+    let case = publisher::case(case).expect("the name of a case");
+    let wrong = Wrong {
+        fault: Some(fault),
+        patience: PATIENCE,
+    };
+    let failure = case
+        .check(wrong)
+        .expect_err("a wrong publisher passes the case that was written for it");
+    assert!(
+        failure.contains(reason),
+        "it failed for another reason: {failure}"
+    );
+}
+
+#[test]
+fn every_case_catches_a_wrong_publisher() {
+    let toothless: Vec<&str> = publisher::CASES
+        .iter()
+        .map(|case| case.name())
+        .filter(|name| !CAUGHT.contains(name))
+        .collect();
+    assert!(
+        toothless.is_empty(),
+        "no wrong publisher fails {toothless:?}"
+    );
+}
+
+mod without_a_fault {
+    use super::{Duration, Wrong};
+
+    outbox_conformance::publisher_suite!(Wrong {
+        fault: None,
+        patience: Duration::from_secs(30),
+    });
+}
