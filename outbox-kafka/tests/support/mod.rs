@@ -1,13 +1,16 @@
 //! What the tests know of the real server: topics of their own, and what arrived at them, read with
 //! the client and none of our crates.
 
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -43,6 +46,17 @@ fn admin() -> AdminClient<DefaultClientContext> {
 
 /// Creates a topic.
 pub(crate) async fn create_topic(topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    try_create_topic(topic, partitions, settings)
+        .await
+        .expect("a topic is created");
+}
+
+/// Creates a topic, or says why the server does not.
+pub(crate) async fn try_create_topic(
+    topic: &str,
+    partitions: i32,
+    settings: &[(&str, &str)],
+) -> Result<(), RDKafkaErrorCode> {
     let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
     for (name, value) in settings {
         new = new.set(name, value);
@@ -52,9 +66,9 @@ pub(crate) async fn create_topic(topic: &str, partitions: i32, settings: &[(&str
         .create_topics([&new], &options)
         .await
         .expect("an answer to the creation of a topic");
-    for result in created {
-        result.expect("a topic is created");
-    }
+    created
+        .into_iter()
+        .try_for_each(|result| result.map(drop).map_err(|(_, code)| code))
 }
 
 /// Deletes topics, whether they exist or not.
