@@ -28,6 +28,12 @@ impl Outbox {
     /// speaks of is what an outbox is there to prevent. Outside of a transaction the statement commits
     /// by itself.
     ///
+    /// ```compile_fail,E0308
+    /// # async fn wrong(pool: sqlx::PgPool, message: outbox_core::Message) {
+    /// outbox_postgres::Outbox::new().enqueue(&pool, &message).await;
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// What the database answered. In a transaction it has failed as after any other error.

@@ -10,11 +10,15 @@
 //! Where to read next: [`Outbox`] for producers; `README.md` of this crate for other languages, rights,
 //! poolers and two-phase commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
 
+mod admin;
 mod enqueue;
+mod grants;
 mod migrate;
 mod outbox;
 mod schema;
 
+pub use admin::{Counts, DeadMessage};
+pub use grants::Access;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use schema::{InvalidSchema, MAX_SCHEMA_BYTES};

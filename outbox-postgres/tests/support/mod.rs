@@ -36,6 +36,11 @@ impl Fixture {
         Ok(())
     }
 
+    /// The name of a role that only this test makes.
+    pub(crate) fn role(&self) -> String {
+        self.outbox.schema().replace("test_", "role_")
+    }
+
     /// How many messages wait.
     pub(crate) async fn waiting(&self) -> i64 {
         sqlx::query_scalar(self.sql("SELECT count(*) FROM {schema}.message"))
@@ -72,7 +77,11 @@ pub(crate) async fn with_empty_database<T: Future<Output = ()>>(
     let fixture = new_fixture(variable).await;
     let outcome = AssertUnwindSafe(test(fixture.clone())).catch_unwind().await;
     let dropped = fixture
-        .execute("SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE")
+        .execute(&format!(
+            "SET client_min_messages = warning; DROP SCHEMA IF EXISTS {{schema}} CASCADE; \
+             DROP ROLE IF EXISTS {}",
+            fixture.role()
+        ))
         .await;
     if let Err(panic) = outcome {
         resume_unwind(panic);

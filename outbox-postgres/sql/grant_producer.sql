@@ -1,0 +1,10 @@
+-- Exactly the columns that a client gives; place and time are the table's. Reading is not granted, so
+-- RETURNING does not work: the function gives back the id.
+GRANT USAGE ON SCHEMA {schema} TO {role};
+GRANT SELECT ON {schema}.migration TO {role};
+GRANT INSERT (id, topic, key, payload, headers) ON {schema}.message TO {role};
+GRANT EXECUTE ON FUNCTION
+    {schema}.new_message_id(),
+    {schema}.enqueue(text, bytea, text, jsonb, uuid),
+    {schema}.enqueue_json(text, json, text, jsonb, uuid)
+TO {role};
