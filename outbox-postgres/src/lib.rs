@@ -7,18 +7,30 @@
 //! All of the project's SQL for Postgres is in this crate: the tables in `migrations/`, each other
 //! statement in a file of `sql/`. It works on Postgres 14 to 18.
 //!
-//! Where to read next: [`Outbox`] for producers; `README.md` of this crate for other languages, rights,
+//! A relay runs on [`Outbox::store`], which gives a [`PostgresStore`].
+//!
+//! Where to read next: [`Outbox`] for producers; `scan.rs` and `claim.rs` for how messages are found
+//! and held; `README.md` of this crate for other languages, rights,
 //! poolers and two-phase commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
 
 mod admin;
+mod claim;
 mod enqueue;
 mod grants;
 mod migrate;
 mod outbox;
+mod scan;
 mod schema;
+mod session;
+mod settle;
+mod statements;
+mod store;
+mod sweep;
+mod wake;
 
 pub use admin::{Counts, DeadMessage};
 pub use grants::Access;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use schema::{InvalidSchema, MAX_SCHEMA_BYTES};
+pub use store::PostgresStore;

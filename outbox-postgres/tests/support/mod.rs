@@ -3,6 +3,8 @@
 // Each test program uses a part of it.
 #![allow(dead_code, unused_macros, unused_imports)]
 
+pub(crate) mod store;
+
 use std::env;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};

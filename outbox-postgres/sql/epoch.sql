@@ -1,0 +1,1 @@
+pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)

@@ -1,0 +1,11 @@
+-- Removes parked rows that were delivered.
+DELETE FROM {schema}.parked
+ WHERE ctid = ANY (ARRAY(
+     SELECT found.ctid
+       FROM unnest($1::bigint[], $2::bigint[]) AS settled(key_hash, position)
+      CROSS JOIN LATERAL (
+          SELECT parked.ctid
+            FROM {schema}.parked
+           WHERE parked.key_hash = settled.key_hash AND parked.position = settled.position
+           LIMIT 1
+      ) AS found))

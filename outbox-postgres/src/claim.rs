@@ -1,0 +1,422 @@
+//! What a claim holds, from the poll to the moment when it is handed to the relay.
+//!
+//! A claim is one open transaction that has locked lanes. It holds three kinds of rows:
+//!
+//! * *hot* rows, from `message`;
+//! * *due* rows, from `parked`: the head of a key that is tried again, and what waits behind it;
+//! * rows that only *move*: hot rows of a blocked key, which the settle parks behind its head, and rows
+//!   that cannot be decoded, which it gives up.
+//!
+//! `settle.rs` ends it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use outbox_core::{Claim, ClaimLimits, Claimed, Headers, Message, Outcome, StoreError};
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use crate::scan::{EMPTY, LANES};
+use crate::session::{Session, SessionError};
+use crate::statements::STATEMENT_TIMEOUT;
+use crate::store::Shared;
+
+const FLUSH_POLL: Duration = Duration::from_millis(5);
+
+/// Where a claimed message lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) lane: i16,
+    pub(crate) key_hash: i64,
+    pub(crate) position: i64,
+    /// In `parked`; else in `message`.
+    pub(crate) due: bool,
+}
+
+/// A row that cannot be decoded, and why.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) place: Place,
+    pub(crate) reason: String,
+}
+
+/// A hot row of a blocked key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Follower {
+    pub(crate) place: Place,
+    pub(crate) head: i64,
+}
+
+/// How far a lane was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneRead {
+    pub(crate) lane: usize,
+    /// Everything up to here is in this claim.
+    pub(crate) up_to: i64,
+}
+
+/// An open claim.
+pub(crate) struct PostgresClaim {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Session,
+    pub(crate) messages: Vec<Claimed>,
+    /// One for each message.
+    pub(crate) places: Vec<Place>,
+    pub(crate) followers: Vec<Follower>,
+    pub(crate) broken: Vec<Broken>,
+    /// The head of each key that was read as due.
+    pub(crate) due_keys: HashMap<i64, i64>,
+    pub(crate) lanes: Vec<LaneRead>,
+}
+
+/// What one look at the lanes came to.
+pub(crate) enum Look {
+    Claimed(Box<PostgresClaim>),
+    /// Something was done, or there may be more at once: look again.
+    Again,
+    Nothing {
+        /// Work was seen in lanes that others hold.
+        contended: bool,
+        /// Microseconds until the next parked message is due.
+        due_in: Option<i64>,
+    },
+}
+
+/// Looks at the lanes once, with a session of its own from the store's stock.
+pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<Look, SessionError> {
+    let mut session = shared.session().await?;
+    let statements = &shared.statements;
+    session.begin(statements, limits).await?;
+    shared.sweep.assign(&mut session.scan);
+    let width = session.width.min(limits.messages).max(1);
+    let (poll, wanted) = session.poll(statements, width).await?;
+
+    let held: Vec<usize> = (0..LANES).filter(|&lane| poll.locked[lane]).collect();
+    if held.is_empty() {
+        session.commit().await?;
+        // Another lane comes first next time, in case a stuck relay holds this one.
+        session.turn = (session.turn + 1) % LANES;
+        if session.scan.wants_mark() {
+            session.refresh_mark(statements).await?;
+        }
+        let due_in = poll
+            .due
+            .iter()
+            .flatten()
+            .map(|due| (due - poll.now).max(0))
+            .min();
+        shared.put_back(session);
+        return Ok(Look::Nothing {
+            contended: wanted > 0,
+            due_in,
+        });
+    }
+    session.turn = (held[held.len() - 1] + 1) % LANES;
+
+    let reading = Instant::now();
+    let swept = held
+        .iter()
+        .copied()
+        .find(|&lane| session.scan.sweeping(lane));
+    let mut claim = PostgresClaim {
+        shared: Arc::clone(shared),
+        session,
+        messages: Vec::new(),
+        places: Vec::new(),
+        followers: Vec::new(),
+        broken: Vec::new(),
+        due_keys: HashMap::new(),
+        lanes: Vec::new(),
+    };
+    claim.read_due(&held, &poll.due, poll.now, limits).await?;
+    claim.read_hot(&held, limits).await?;
+    if let Some(lane) = swept {
+        shared.sweep.done(lane, reading.elapsed());
+    }
+
+    // More lanes had work than were locked, and those that were locked gave little: the next claim of
+    // this session takes more at once, which saves transactions.
+    let full = claim.messages.len() * 2 >= limits.messages;
+    claim.session.width = match (full, wanted as usize > held.len()) {
+        (true, _) => shared.options.lanes_per_claim,
+        (false, true) => (claim.session.width * 2).min(LANES),
+        (false, false) => claim.session.width,
+    };
+
+    if claim.messages.is_empty() {
+        // Nothing for the relay. What only moves is moved now.
+        claim.settle_in_place(Vec::new()).await?;
+        return Ok(Look::Again);
+    }
+    if shared.options.wait_until_flushed {
+        claim.wait_until_flushed().await?;
+    }
+    Ok(Look::Claimed(Box::new(claim)))
+}
+
+impl PostgresClaim {
+    async fn read_due(
+        &mut self,
+        held: &[usize],
+        due: &[Option<i64>],
+        now: i64,
+        limits: &ClaimLimits,
+    ) -> Result<(), SessionError> {
+        let lanes: Vec<usize> = held
+            .iter()
+            .copied()
+            .filter(|&lane| due[lane].is_some_and(|due| due <= now))
+            .collect();
+        if lanes.is_empty() {
+            return Ok(());
+        }
+        // At most half of a claim, so that neither kind starves the other; a claim of one message
+        // takes turns.
+        self.session.due_first = !self.session.due_first;
+        let count = match limits.messages / 2 {
+            0 if self.session.due_first => 1,
+            0 => return Ok(()),
+            half => half,
+        };
+        let floors: Vec<i64> = lanes
+            .iter()
+            .map(|&l| self.session.scan.due_floor_of(l))
+            .collect();
+        let numbers: Vec<i16> = lanes.iter().map(|&lane| lane as i16).collect();
+        let rows = self
+            .shared
+            .statements
+            .due
+            .query()
+            .bind(numbers)
+            .bind(floors)
+            .bind(to_i32(count))
+            .bind(to_i64(limits.bytes))
+            .fetch_all(&mut self.session.connection)
+            .await?;
+        for row in rows.iter().rev() {
+            // Earliest last: nothing of the lane is due before the earliest that was read.
+            let (lane, due_at): (i16, i64) = (row.try_get(0)?, row.try_get(3)?);
+            self.session.scan.due_read(lane as usize, due_at - 1);
+        }
+        for row in &rows {
+            let lane: i16 = row.try_get(0)?;
+            let (key_hash, head): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+            self.due_keys.insert(key_hash, head);
+            let Some(position) = row.try_get::<Option<i64>, _>(7)? else {
+                continue;
+            };
+            let place = Place {
+                lane,
+                key_hash,
+                position,
+                due: true,
+            };
+            let tried: Option<i64> = row.try_get(4)?;
+            let (parked, failures): (i32, i32) = (row.try_get(5)?, row.try_get(6)?);
+            let (parked, failures) = match tried {
+                Some(tried) if tried == position => {
+                    (parked.unsigned_abs(), failures.unsigned_abs())
+                }
+                _ => (0, 0),
+            };
+            self.take(row, 8, place, parked, failures);
+        }
+        Ok(())
+    }
+
+    async fn read_hot(&mut self, held: &[usize], limits: &ClaimLimits) -> Result<(), SessionError> {
+        let room = limits.messages.saturating_sub(self.messages.len());
+        let bytes = limits.bytes.saturating_sub(
+            self.messages
+                .iter()
+                .map(|claimed| claimed.message.size())
+                .sum(),
+        );
+        if room == 0 || (bytes == 0 && !self.messages.is_empty()) {
+            return Ok(());
+        }
+        let scan = &self.session.scan;
+        let a_lane = room.div_ceil(held.len()).max(1);
+        let numbers: Vec<i16> = held.iter().map(|&lane| lane as i16).collect();
+        let cleared: Vec<i64> = held.iter().map(|&lane| scan.cleared_of(lane)).collect();
+        let floors: Vec<i64> = held.iter().map(|&lane| scan.floor_of(lane)).collect();
+        let rows = self
+            .shared
+            .statements
+            .read
+            .query()
+            .bind(scan.base())
+            .bind(scan.mark_positions())
+            .bind(scan.mark_xids())
+            .bind(numbers)
+            .bind(cleared)
+            .bind(floors)
+            .bind(to_i32(a_lane))
+            .bind(to_i32(room))
+            .bind(to_i64(bytes))
+            .bind(self.messages.is_empty())
+            .fetch_all(&mut self.session.connection)
+            .await?;
+
+        let mut read: HashMap<usize, (usize, i64)> = HashMap::new();
+        let (mut kept, mut scanned) = (0, 0);
+        for row in &rows {
+            if let Some(xid) = row.try_get::<Option<i64>, _>(0)?
+                && kept == 0
+            {
+                self.session.scan.own_xid(xid)?;
+            }
+            let Some(lane) = row.try_get::<Option<i16>, _>(1)? else {
+                break;
+            };
+            let (position, key_hash): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
+            let head: Option<i64> = row.try_get(4)?;
+            scanned = row.try_get::<i64, _>(5)?;
+            kept += 1;
+            let (count, last) = read.entry(lane as usize).or_default();
+            (*count, *last) = (*count + 1, position);
+            let place = Place {
+                lane,
+                key_hash,
+                position,
+                due: false,
+            };
+            match head {
+                Some(head) => self.followers.push(Follower { place, head }),
+                None => self.take(row, 6, place, 0, 0),
+            }
+        }
+
+        // A lane was read to its end if its limit was not reached and the byte bound came later.
+        let cut = kept < scanned;
+        let last_lane = rows
+            .last()
+            .map(|row| row.try_get::<Option<i16>, _>(1))
+            .transpose()?
+            .flatten();
+        let mut reached = false;
+        for &lane in held {
+            let is_last = last_lane == Some(lane as i16);
+            let up_to = match read.get(&lane) {
+                _ if cut && reached => None,
+                Some(&(count, last)) if count >= a_lane || (cut && is_last) => Some(last),
+                _ => Some(EMPTY),
+            };
+            reached |= is_last;
+            if let Some(up_to) = up_to {
+                self.lanes.push(LaneRead { lane, up_to });
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the server's disk holds what this claim has read; the server's own writer sees to
+    /// that within three times its `wal_writer_delay`.
+    async fn wait_until_flushed(&mut self) -> Result<(), SessionError> {
+        let statements = &self.shared.statements;
+        let connection = &mut self.session.connection;
+        let written: String = statements
+            .wal_position
+            .query()
+            .fetch_one(&mut *connection)
+            .await?
+            .try_get(0)?;
+        let started = Instant::now();
+        loop {
+            let flushed = statements.flushed.query().bind(&written);
+            if flushed.fetch_one(&mut *connection).await?.try_get(0)? {
+                return Ok(());
+            }
+            if started.elapsed() > STATEMENT_TIMEOUT {
+                let reason = format!("the log was not flushed in {STATEMENT_TIMEOUT:?}");
+                return Err(sqlx::Error::Protocol(reason).into());
+            }
+            tokio::time::sleep(FLUSH_POLL).await;
+        }
+    }
+
+    /// Takes a row into the claim; the columns of the message start at `column`.
+    fn take(&mut self, row: &PgRow, column: usize, place: Place, parked: u32, failures: u32) {
+        match decode(row, column) {
+            Ok(message) => {
+                self.messages.push(Claimed {
+                    message,
+                    parked,
+                    failures,
+                });
+                self.places.push(place);
+            }
+            Err(reason) => self.broken.push(Broken { place, reason }),
+        }
+    }
+}
+
+#[async_trait]
+impl Claim for PostgresClaim {
+    fn messages(&self) -> &[Claimed] {
+        &self.messages
+    }
+
+    async fn settle(self: Box<Self>, outcomes: Vec<Outcome>) -> Result<(), StoreError> {
+        if outcomes.len() != self.messages.len() {
+            let reason = format!(
+                "{} outcomes for {} messages",
+                outcomes.len(),
+                self.messages.len()
+            );
+            return Err(StoreError::new("settle", reason));
+        }
+        self.settle_in_place(outcomes)
+            .await
+            .map_err(|error| StoreError::new("settle", error))
+    }
+}
+
+/// A message from its columns, or what is wrong with them: a row that this version cannot read must
+/// not stop those behind it.
+fn decode(row: &PgRow, column: usize) -> Result<Message, String> {
+    let parts = || -> Result<_, sqlx::Error> {
+        Ok((
+            row.try_get::<Uuid, _>(column)?,
+            row.try_get::<String, _>(column + 1)?,
+            row.try_get::<Option<String>, _>(column + 2)?,
+            row.try_get::<Option<Vec<u8>>, _>(column + 3)?,
+            row.try_get::<Option<String>, _>(column + 4)?,
+        ))
+    };
+    let (id, topic, key, payload, headers) = parts().map_err(|error| error.to_string())?;
+    let headers = match headers {
+        Some(headers) => decode_headers(&headers)?,
+        None => Headers::default(),
+    };
+    Message::from_parts(id, topic, key, payload.map(Bytes::from), headers)
+        .map_err(|error| error.to_string())
+}
+
+fn decode_headers(json: &str) -> Result<Headers, String> {
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(json).map_err(|error| format!("headers: {error}"))?;
+    let mut headers = Headers::default();
+    for (name, value) in object {
+        let serde_json::Value::String(value) = value else {
+            return Err(format!("header {name:?} is not text"));
+        };
+        headers
+            .insert(name, value)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(headers)
+}
+
+fn to_i32(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn to_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,163 @@
+//! A connection that claims, and what it knows of the lanes.
+//!
+//! A session belongs to one claim at a time. It is thrown away, connection and knowledge, whenever a
+//! claim ends other than by a settle that succeeded: closing the connection is what releases the lanes,
+//! so release and death are one path.
+
+use std::time::Instant;
+
+use outbox_core::ClaimLimits;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
+
+use crate::scan::{LANES, Poll, Scan};
+use crate::statements::Statements;
+
+pub(crate) struct Session {
+    pub(crate) connection: PgConnection,
+    pub(crate) scan: Scan,
+    /// How many lanes the next claim may lock.
+    pub(crate) width: usize,
+    /// Where the next claim starts to look for lanes, so that all have their turn.
+    pub(crate) turn: usize,
+    /// Whether a claim of one message takes a due one, where there is a choice.
+    pub(crate) due_first: bool,
+    /// When the floor of each lane was last written.
+    pub(crate) floor_written: [Option<Instant>; LANES],
+    server_version: u32,
+}
+
+/// Nothing in the state of a session is worth keeping after an error.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error(transparent)]
+    OtherServer(#[from] crate::scan::OtherServer),
+    /// A session that draws positions in advance, or a sequence that goes round, would use one below
+    /// what was already delivered.
+    #[error("the sequence message_position must have CACHE 1, INCREMENT 1 and NO CYCLE")]
+    Sequence,
+}
+
+impl Session {
+    /// Connects, and takes the first mark and the first base: three statements.
+    pub(crate) async fn open(
+        options: &PgConnectOptions,
+        statements: &Statements,
+        width: usize,
+    ) -> Result<Self, SessionError> {
+        let mut connection = options.connect().await?;
+        let start = statements
+            .session_start
+            .query()
+            .fetch_one(&mut connection)
+            .await?;
+        let (q, epoch, server_version) = (
+            start.try_get(0)?,
+            start.try_get(1)?,
+            start.try_get::<i32, _>(2)?,
+        );
+        if !start.try_get::<bool, _>(3)? {
+            return Err(SessionError::Sequence);
+        }
+        let xid = Self::take_xid(&mut connection, statements).await?;
+        let snapshot = statements
+            .snapshot
+            .query()
+            .fetch_one(&mut connection)
+            .await?;
+        Ok(Self {
+            scan: Scan::new(q, xid, snapshot.try_get(0)?, epoch),
+            connection,
+            width,
+            turn: fastrand::usize(..LANES),
+            due_first: false,
+            floor_written: [None; LANES],
+            server_version: server_version.unsigned_abs(),
+        })
+    }
+
+    pub(crate) async fn begin(
+        &mut self,
+        statements: &Statements,
+        limits: &ClaimLimits,
+    ) -> Result<(), sqlx::Error> {
+        // Numbers and words of ours only.
+        let begin = AssertSqlSafe(statements.begin(limits, self.server_version));
+        sqlx::raw_sql(begin).execute(&mut self.connection).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql("COMMIT")
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// Looks at all lanes and locks up to `width` of those that have work.
+    pub(crate) async fn poll(
+        &mut self,
+        statements: &Statements,
+        width: usize,
+    ) -> Result<(Poll, i64), SessionError> {
+        let row = statements
+            .poll
+            .query()
+            .bind(self.scan.base())
+            .bind(self.scan.mark_positions())
+            .bind(self.scan.mark_xids())
+            .bind(self.scan.cleared())
+            .bind(self.scan.looks())
+            .bind(self.scan.due_floors())
+            .bind(crate::scan::PROBE_DEPTH)
+            .bind(width as i32)
+            .bind(self.turn as i32)
+            .fetch_one(&mut self.connection)
+            .await?;
+        let poll = Poll {
+            floors: row.try_get(0)?,
+            probed: row.try_get(1)?,
+            heads: row.try_get(2)?,
+            due: row.try_get(3)?,
+            locked: row.try_get(4)?,
+            now: row.try_get(6)?,
+            g: row.try_get(7)?,
+            q: row.try_get(8)?,
+            snapshot: row.try_get(9)?,
+            epoch: row.try_get(10)?,
+        };
+        let wanted: i64 = row.try_get(5)?;
+        if poll.floors.len() != LANES {
+            return Err(sqlx::Error::Protocol(format!(
+                "the lane table has {} rows where {LANES} belong",
+                poll.floors.len()
+            ))
+            .into());
+        }
+        self.scan.polled(&poll)?;
+        Ok((poll, wanted))
+    }
+
+    /// Takes an own transaction id alone, for a mark that keeps an idle session's polls short.
+    pub(crate) async fn refresh_mark(
+        &mut self,
+        statements: &Statements,
+    ) -> Result<(), SessionError> {
+        let xid = Self::take_xid(&mut self.connection, statements).await?;
+        Ok(self.scan.fresh_xid(xid)?)
+    }
+
+    async fn take_xid(
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<i64, sqlx::Error> {
+        statements
+            .own_xid
+            .query()
+            .fetch_one(connection)
+            .await?
+            .try_get(0)
+    }
+}

@@ -1,0 +1,121 @@
+//! The statements of the relay's side, written for one schema.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_core::ClaimLimits;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres};
+
+use crate::schema::Schema;
+
+/// What the server adds to the time that a claim is held before it ends the claim by itself.
+pub(crate) const HOLD_MARGIN: Duration = Duration::from_secs(10);
+
+/// The longest that one statement of ours may run, and wait for a lock.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+macro_rules! statements {
+    ($($name:ident),+ $(,)?) => {
+        /// Every statement, and how it is prepared.
+        pub(crate) struct Statements {
+            $(pub(crate) $name: Statement,)+
+            asynchronous_settle: bool,
+        }
+
+        impl Statements {
+            /// With `pooled`, no prepared statement outlives its transaction.
+            pub(crate) fn new(schema: &Schema, pooled: bool, asynchronous_settle: bool) -> Self {
+                let statement = |text: &str| {
+                    let text = text
+                        .replace("{bound}", include_str!("../sql/bound.sql"))
+                        .replace("{epoch}", include_str!("../sql/epoch.sql"));
+                    Statement { text: schema.sql(&text).into(), persistent: !pooled }
+                };
+                Self {
+                    $($name: statement(include_str!(concat!("../sql/", stringify!($name), ".sql"))),)+
+                    asynchronous_settle,
+                }
+            }
+        }
+    };
+}
+
+statements!(
+    session_start,
+    own_xid,
+    snapshot,
+    poll,
+    read,
+    due,
+    wal_position,
+    flushed,
+    settle_delivered,
+    settle_park,
+    settle_block,
+    settle_lower_head,
+    settle_parked_delivered,
+    settle_promote,
+    settle_dead,
+    settle_parked_dead,
+    settle_floor,
+);
+
+/// One statement.
+pub(crate) struct Statement {
+    text: Arc<str>,
+    persistent: bool,
+}
+
+impl Statement {
+    pub(crate) fn query(&self) -> Query<'_, Postgres, PgArguments> {
+        // The only thing put into the text is the name of a schema, which was checked.
+        sqlx::query(AssertSqlSafe(Arc::clone(&self.text))).persistent(self.persistent)
+    }
+}
+
+impl Statements {
+    /// Begins a claim, in one round trip. Everything is `LOCAL`, since settings of a session leak
+    /// through poolers.
+    ///
+    /// * The isolation is named, since a server whose default is stricter would give the second
+    ///   statement the first one's snapshot, and so messages twice.
+    /// * The planner is told what it cannot know: statistics of an outbox are those of an empty table,
+    ///   every scan of ours is short and by index. Without sequential scans the cost of an
+    ///   unavoidable one would start the JIT compiler.
+    /// * The server ends a claim whose relay is frozen or cut off, and notices a dead peer.
+    pub(crate) fn begin(&self, limits: &ClaimLimits, server_version: u32) -> String {
+        let hold = millis(limits.hold.saturating_add(HOLD_MARGIN));
+        let statement = millis(STATEMENT_TIMEOUT);
+        let commit = if self.asynchronous_settle {
+            "off"
+        } else {
+            "on"
+        };
+        let mut begin = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SET LOCAL synchronous_commit = {commit}; \
+             SET LOCAL jit = off; \
+             SET LOCAL enable_seqscan = off; \
+             SET LOCAL enable_bitmapscan = off; \
+             SET LOCAL plan_cache_mode = force_generic_plan; \
+             SET LOCAL idle_in_transaction_session_timeout = {hold}; \
+             SET LOCAL statement_timeout = {statement}; \
+             SET LOCAL lock_timeout = {statement}; \
+             SET LOCAL tcp_keepalives_idle = 10; \
+             SET LOCAL tcp_keepalives_interval = 5; \
+             SET LOCAL tcp_keepalives_count = 3; \
+             SET LOCAL tcp_user_timeout = 25000"
+        );
+        if server_version >= 170_000 {
+            begin.push_str("; SET LOCAL transaction_timeout = 0");
+        }
+        begin
+    }
+}
+
+/// As a setting of Postgres, which is a positive number of 31 bits.
+fn millis(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
+}

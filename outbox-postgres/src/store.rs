@@ -1,0 +1,239 @@
+//! The store: a stock of sessions, and the wait for something to claim.
+//!
+//! What one look does is in `claim.rs`; how a claim ends in `settle.rs`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_core::{Claim, ClaimLimits, Store, StoreError};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgPool};
+use tokio::time::Instant;
+
+use crate::Outbox;
+use crate::claim::{self, Look};
+use crate::schema::Schema;
+use crate::session::{Session, SessionError};
+use crate::statements::Statements;
+use crate::sweep::Sweep;
+use crate::wake::{Seen, Wake};
+
+/// A store stays awake for so many short polls, 1 ms and then twice as long each time, before it
+/// sleeps, so that steady traffic does not make it toggle: 127 ms in all.
+const AWAKE_POLLS: u32 = 7;
+/// How often a sleeper that would be woken polls all the same.
+const ASLEEP_POLL: Duration = Duration::from_secs(10);
+/// How often one polls that nothing would wake.
+const UNARMED_POLL: Duration = Duration::from_secs(1);
+/// How often one polls that sees work in lanes that others hold: they may have died.
+const CONTENDED_POLL: Duration = Duration::from_millis(100);
+/// A session that was not used for so long is closed.
+const SESSION_IDLE: Duration = Duration::from_secs(300);
+
+/// The relay's side of an outbox in Postgres.
+///
+/// Made by [`Outbox::store`]. Every claim has a connection of its own, never one of the application's
+/// pool: as many as there are claims at a time, and one that listens.
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+/// What all claims of one store share.
+pub(crate) struct Shared {
+    pub(crate) statements: Statements,
+    pub(crate) options: Options,
+    pub(crate) sweep: Sweep,
+    schema: Schema,
+    connect: PgConnectOptions,
+    sessions: Mutex<Vec<(Session, Instant)>>,
+    wake: OnceLock<Wake>,
+    /// Polls in a row that found nothing.
+    idle: AtomicU32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) lanes_per_claim: usize,
+    pub(crate) wait_until_flushed: bool,
+    asynchronous_settle: bool,
+    pooled: bool,
+}
+
+impl Outbox {
+    /// The relay's side of this outbox. Takes the pool's connection options, never its connections.
+    pub fn store(&self, pool: &PgPool) -> PostgresStore {
+        let connect = (*pool.connect_options())
+            .clone()
+            .disable_statement_logging();
+        let options = Options {
+            lanes_per_claim: PostgresStore::LANES_PER_CLAIM,
+            wait_until_flushed: false,
+            asynchronous_settle: true,
+            pooled: false,
+        };
+        PostgresStore::new(self.schema.clone(), connect, options)
+    }
+}
+
+impl PostgresStore {
+    /// How many of the 64 lanes one claim takes under load, unless set.
+    pub const LANES_PER_CLAIM: usize = 8;
+
+    fn new(schema: Schema, connect: PgConnectOptions, options: Options) -> Self {
+        let shared = Shared {
+            statements: Statements::new(&schema, options.pooled, options.asynchronous_settle),
+            options,
+            sweep: Sweep::new(),
+            schema,
+            connect,
+            sessions: Mutex::default(),
+            wake: OnceLock::new(),
+            idle: AtomicU32::new(0),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    fn with(self, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = self.shared.options.clone();
+        change(&mut options);
+        Self::new(
+            self.shared.schema.clone(),
+            self.shared.connect.clone(),
+            options,
+        )
+    }
+
+    /// How many lanes one claim takes under load, 1 to 64. Fewer let more workers claim side by side;
+    /// more give each claim more keys, and so shorter waves. A claim takes more by itself while
+    /// traffic is thin.
+    #[must_use]
+    pub fn lanes_per_claim(self, lanes: usize) -> Self {
+        self.with(|options| options.lanes_per_claim = lanes.clamp(1, crate::scan::LANES))
+    }
+
+    /// For connections through a transaction pooler such as PgBouncer: nothing outlives a transaction,
+    /// no prepared statement, no `LISTEN`, no lock. Polling finds messages, within a second at the
+    /// latest when there was nothing to do.
+    #[must_use]
+    pub fn through_pooler(self) -> Self {
+        self.with(|options| options.pooled = true)
+    }
+
+    /// Has each settle wait until it is on the server's disk. By default it does not
+    /// (`synchronous_commit = off`), since a settle that a crash of the server forgets only repeats
+    /// messages.
+    #[must_use]
+    pub fn synchronous_settle(self) -> Self {
+        self.with(|options| options.asynchronous_settle = false)
+    }
+
+    /// Has each claim wait until what it read is on the server's disk. Needed where applications commit
+    /// with `synchronous_commit = off`: a crash could take their transactions back after their messages
+    /// were delivered.
+    #[must_use]
+    pub fn wait_until_flushed(self) -> Self {
+        self.with(|options| options.wait_until_flushed = true)
+    }
+}
+
+impl Shared {
+    /// A session of the stock, the one used last, or a new one.
+    pub(crate) async fn session(&self) -> Result<Session, SessionError> {
+        let idle = self.stock().pop();
+        match idle {
+            Some((session, _)) => Ok(session),
+            None => {
+                Session::open(
+                    &self.connect,
+                    &self.statements,
+                    self.options.lanes_per_claim,
+                )
+                .await
+            }
+        }
+    }
+
+    pub(crate) fn put_back(&self, session: Session) {
+        let mut stock = self.stock();
+        stock.retain(|(_, since)| since.elapsed() < SESSION_IDLE);
+        stock.push((session, Instant::now()));
+    }
+
+    fn stock(&self) -> std::sync::MutexGuard<'_, Vec<(Session, Instant)>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) -> Option<&Wake> {
+        (!self.options.pooled).then(|| {
+            self.wake
+                .get_or_init(|| Wake::spawn(&self.connect, self.schema.name()))
+        })
+    }
+
+    /// How long to wait after a look that found nothing.
+    fn pause(&self, contended: bool, due_in: Option<i64>, armed: bool) -> Duration {
+        let polls = self.idle.load(Ordering::Relaxed);
+        let doubled = Duration::from_millis(1u64 << polls.min(16));
+        let longest = if contended {
+            CONTENDED_POLL
+        } else if armed && polls >= AWAKE_POLLS {
+            return due(due_in).min(ASLEEP_POLL);
+        } else {
+            UNARMED_POLL
+        };
+        doubled.min(longest).min(due(due_in))
+    }
+}
+
+/// The time until a key is due, but never so short that polling becomes a loop.
+fn due(micros: Option<i64>) -> Duration {
+    micros.map_or(Duration::MAX, |micros| {
+        Duration::from_micros(micros.unsigned_abs()).max(Duration::from_millis(1))
+    })
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn claim(&self, limits: &ClaimLimits) -> Result<Option<Box<dyn Claim>>, StoreError> {
+        let shared = &self.shared;
+        let started = Instant::now();
+        loop {
+            // Seen before the look, so that what is committed after it ends the sleep.
+            let wake = (!limits.wait.is_zero()).then(|| shared.wake()).flatten();
+            let seen = wake.map_or(Seen::default(), Wake::seen);
+            let (contended, due_in) = match claim::look(shared, limits).await {
+                Ok(Look::Claimed(claim)) => {
+                    shared.idle.store(0, Ordering::Relaxed);
+                    return Ok(Some(claim));
+                }
+                Ok(Look::Again) => continue,
+                Ok(Look::Nothing { contended, due_in }) => (contended, due_in),
+                Err(error) => {
+                    // What ended one session has likely ended the others.
+                    shared.stock().clear();
+                    return Err(StoreError::new("claim", error));
+                }
+            };
+            let left = limits.wait.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let pause = shared.pause(contended, due_in, seen.armed).min(left);
+            let polls = shared.idle.load(Ordering::Relaxed).saturating_add(1);
+            shared.idle.store(polls, Ordering::Relaxed);
+            match wake {
+                Some(wake) if polls > AWAKE_POLLS => {
+                    if !seen.armed {
+                        wake.ask();
+                    }
+                    wake.sleep(seen, pause).await;
+                }
+                _ => tokio::time::sleep(pause).await,
+            }
+        }
+    }
+}
