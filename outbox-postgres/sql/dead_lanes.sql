@@ -1,2 +1,6 @@
--- The lanes whose keys a decision about these messages concerns.
-SELECT DISTINCT (key_hash & 63)::smallint AS lane FROM {schema}.dead WHERE id = ANY ($1) ORDER BY lane
+-- The lanes whose keys a decision about these messages concerns, with the messages of each.
+SELECT (key_hash & 63)::smallint AS lane, array_agg(DISTINCT id) AS ids
+  FROM {schema}.dead
+ WHERE id = ANY ($1)
+ GROUP BY lane
+ ORDER BY lane

@@ -209,14 +209,14 @@ impl Outbox {
         let mut decided = 0;
         for ids in ids.chunks(STEP) {
             let mut tx = pool.begin().await?;
-            let lanes: Vec<i16> =
-                sqlx::query_scalar(self.sql(include_str!("../sql/dead_lanes.sql")))
+            let lanes: Vec<(i16, Vec<Uuid>)> =
+                sqlx::query_as(self.sql(include_str!("../sql/dead_lanes.sql")))
                     .bind(ids)
                     .persistent(false)
                     .fetch_all(&mut *tx)
                     .await?;
             tx.commit().await?;
-            for lane in lanes {
+            for (lane, ids) in lanes {
                 let mut tx = pool.begin_with(BEGIN).await?;
                 sqlx::query(self.sql(include_str!("../sql/lock_lane.sql")))
                     .bind(lane)
@@ -224,8 +224,8 @@ impl Outbox {
                     .execute(&mut *tx)
                     .await?;
                 decided += match decision {
-                    Decision::Replay => self.replay_lane(&mut tx, lane, ids).await?,
-                    Decision::Discard => self.discard_lane(&mut tx, lane, ids).await?,
+                    Decision::Replay => self.replay_lane(&mut tx, lane, &ids).await?,
+                    Decision::Discard => self.discard_lane(&mut tx, lane, &ids).await?,
                 };
                 sqlx::query(self.sql(include_str!("../sql/wake.sql")))
                     .persistent(false)
