@@ -22,9 +22,10 @@ pub const MAX_DELIVERY_TIMEOUT_MS: u32 = 300_000;
 const DEFAULTS: [(&str, &str); 8] = [
     // The same partition for a key as Java clients choose, and one for the empty key too.
     ("partitioner", "murmur2_random"),
-    // A batch arrives at once, so there is little to wait for.
-    ("queue.buffering.max.ms", "1"),
-    // The broker's limit is for the whole record batch: a small one seldom breaks a topic's limit.
+    // A batch comes at once: to wait for more would only delay a wave.
+    ("queue.buffering.max.ms", "0"),
+    // A topic's max.message.bytes is for the whole record batch, which is refused as a whole: a small
+    // one seldom is.
     ("batch.size", "65536"),
     // What a queue may take of the relay's memory, in KiB; the client's own default is 1 GiB.
     ("queue.buffering.max.kbytes", "65536"),
@@ -119,9 +120,7 @@ impl Config {
     /// Completes what the application has set, and refuses what breaks the promise.
     pub(crate) fn new(mut config: ClientConfig) -> Result<Self, InvalidConfig> {
         keep_one_name(&mut config)?;
-        if config.get("bootstrap.servers").is_none_or(str::is_empty)
-            && config.get("test.mock.num.brokers").is_none()
-        {
+        if config.get("bootstrap.servers").is_none_or(str::is_empty) {
             return Err(InvalidConfig::Missing {
                 property: "bootstrap.servers",
             });

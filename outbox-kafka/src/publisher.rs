@@ -41,8 +41,8 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 /// A message is confirmed when every in-sync replica of its partition has it. One that gets no
 /// answer within `delivery.timeout.ms` is reported then, plus at most three seconds in which the
 /// cluster is asked whether it is there at all. A failed message is tried again by the relay, not
-/// here, with one exception: brokers refuse a whole record batch for one record in it, so messages
-/// that may have been refused for a neighbour are sent once more, each in a record batch of its own.
+/// here, with one exception: brokers refuse a whole record batch for its size or for one record in it,
+/// so what was refused in company is sent once more, each in a record batch of its own.
 ///
 /// # Cancellation
 ///
@@ -205,7 +205,7 @@ fn only_last_of_key<'a>(
 struct Call<'a, 'b> {
     config: &'b Config,
     producer: &'b Producer,
-    /// The messages that were sent, by ticket.
+    /// The messages that were sent, by the number of their ticket.
     sent: Vec<Delivery<'a>>,
     answered: usize,
     answers: mpsc::UnboundedReceiver<(usize, Result<(), RDKafkaErrorCode>)>,

@@ -5,40 +5,35 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt, Uuid};
+use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_kafka::KafkaPublisher;
-use support::{config, create_topic, delete_topics, read};
+use support::{config, create_topic, delete_topics, new_topic, read, refusal};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
-fn topic() -> String {
-    format!("answers-{}", Uuid::now_v7())
-}
-
-fn publisher() -> KafkaPublisher {
-    KafkaPublisher::new(config()).expect("valid")
-}
-
-fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
-    match answer {
-        Some(Err(error)) => (error.kind(), error.reason()),
-        other => panic!("it should have been refused: {other:?}"),
+fn publisher(settings: &[(&str, &str)]) -> KafkaPublisher {
+    let mut config = config();
+    for (property, value) in settings {
+        config.set(*property, *value);
     }
+    KafkaPublisher::new(config).expect("a configuration that is accepted")
+}
+
+fn message(topic: &str, key: &str, payload: impl Into<Vec<u8>>) -> Message {
+    let payload: Vec<u8> = payload.into();
+    Message::to(topic).key(key).bytes(payload).expect("valid")
 }
 
 #[tokio::test]
 async fn a_confirmed_message_is_a_record() {
-    let topic = topic();
+    let topic = new_topic();
     create_topic(&topic, 1, &[]).await;
-    let message = Message::to(&topic)
+    let batch = [Message::to(&topic)
         .key("7")
         .header("trace", "abc")
         .bytes("hello")
-        .expect("valid");
-    let publisher = publisher();
-    let answers = publisher
-        .publish_all(std::slice::from_ref(&message), WITHIN)
-        .await;
+        .expect("valid")];
+    let answers = publisher(&[]).publish_all(&batch, WITHIN).await;
     assert_eq!(answers, [Some(Ok(()))]);
     let records = read(&topic).await;
     assert_eq!(records.len(), 1);
@@ -49,7 +44,7 @@ async fn a_confirmed_message_is_a_record() {
         BTreeMap::from([
             (
                 "outbox-id".to_owned(),
-                message.id().to_string().into_bytes()
+                batch[0].id().to_string().into_bytes()
             ),
             ("trace".to_owned(), b"abc".to_vec()),
         ])
@@ -58,33 +53,210 @@ async fn a_confirmed_message_is_a_record() {
 }
 
 #[tokio::test]
-async fn a_missing_topic_is_unavailable_and_goes_on_when_it_is_created() {
-    let (there, missing) = (topic(), topic());
-    create_topic(&there, 1, &[]).await;
-    let publisher = publisher();
+async fn a_missing_topic_is_known_before_the_delivery_timeout() {
+    let topic = new_topic();
+    let publisher = publisher(&[]);
+    let batch = [message(&topic, "k", "1")];
+    let start = Instant::now();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    let (kind, reason) = refusal(&answers[0]);
+    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    assert!(reason.contains("UnknownTopic"), "{reason}");
+
+    // The second time nobody is asked.
+    let start = Instant::now();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(refusal(&answers[0]).0, PublishErrorKind::TopicUnavailable);
+}
+
+#[tokio::test]
+async fn a_deleted_topic_is_a_missing_one() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[]).await;
+    let publisher = publisher(&[]);
+    let batch = [message(&topic, "k", "1")];
+    assert_eq!(publisher.publish_all(&batch, WITHIN).await, [Some(Ok(()))]);
+    delete_topics(&[topic]).await;
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        if answers != [Some(Ok(()))] {
+            let (kind, reason) = refusal(&answers[0]);
+            assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "a deleted topic takes messages");
+    }
+}
+
+#[tokio::test]
+async fn a_message_over_the_clients_limit_is_rejected_with_both_sizes() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[]).await;
+    let publisher = publisher(&[("message.max.bytes", "5000")]);
     let batch = [
-        Message::to(&there).bytes("1").expect("valid"),
-        Message::to(&missing).bytes("2").expect("valid"),
-        Message::to(&there).bytes("3").expect("valid"),
+        message(&topic, "a", "small"),
+        message(&topic, "b", vec![b'x'; 5_000]),
+        message(&topic, "c", "small"),
     ];
     let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert_eq!(answers[0], Some(Ok(())));
-    assert_eq!(answers[2], Some(Ok(())));
-    assert_eq!(refusal(&answers[1]).0, PublishErrorKind::TopicUnavailable);
-    let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert_eq!(refusal(&answers[1]).0, PublishErrorKind::TopicUnavailable);
+    assert_eq!((&answers[0], &answers[2]), (&Some(Ok(())), &Some(Ok(()))));
+    let (kind, reason) = refusal(&answers[1]);
+    assert_eq!(kind, PublishErrorKind::Rejected);
+    // Key, value and the header with the id: 1 + 5000 + 9 + 36.
+    assert!(reason.contains("5046 bytes"), "{reason}");
+    assert!(reason.contains("message.max.bytes is 5000"), "{reason}");
+    delete_topics(&[topic]).await;
+}
 
-    create_topic(&missing, 1, &[]).await;
-    let start = Instant::now();
-    loop {
-        let answers = publisher.publish_all(&batch[1..2], WITHIN).await;
-        if answers == [Some(Ok(()))] {
-            break;
-        }
-        assert!(start.elapsed() < WITHIN, "{answers:?}");
-        // wait: the client learns of the topic by asking once a second
-        tokio::time::sleep(Duration::from_millis(50)).await;
+#[tokio::test]
+async fn a_message_over_the_topics_limit_is_rejected_alone() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    // They all travel in one record batch, which the server refuses as a whole.
+    let publisher = publisher(&[("linger.ms", "50")]);
+    let batch = [
+        message(&topic, "a", "small"),
+        message(&topic, "b", vec![b'x'; 2_000]),
+        message(&topic, "c", "small"),
+    ];
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_eq!((&answers[0], &answers[2]), (&Some(Ok(())), &Some(Ok(()))));
+    let (kind, reason) = refusal(&answers[1]);
+    assert_eq!(kind, PublishErrorKind::Rejected);
+    assert!(reason.contains("2046 bytes"), "{reason}");
+    assert!(reason.contains("max.message.bytes"), "{reason}");
+    assert_eq!(read(&topic).await.len(), 2);
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_record_batch_over_the_topics_limit_kills_no_message() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    let publisher = publisher(&[("linger.ms", "50")]);
+    let batch: Vec<Message> = (0..40)
+        .map(|n| message(&topic, &format!("key-{n}"), vec![b'x'; 500]))
+        .collect();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    for answer in &answers {
+        assert_eq!(answer, &Some(Ok(())));
     }
-    assert_eq!(read(&missing).await.len(), 1);
-    delete_topics(&[there, missing]).await;
+    assert_eq!(read(&topic).await.len(), 40);
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn what_is_sent_again_overtakes_nothing_of_its_key() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    let publisher = publisher(&[("linger.ms", "50")]);
+    let batch: Vec<Message> = (0..12)
+        .map(|n| message(&topic, "k", format!("{n:0500}")))
+        .collect();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    let (last, others) = answers.split_last().expect("answers");
+    assert_eq!(last, &Some(Ok(())));
+    for answer in others {
+        assert_eq!(refusal(answer).0, PublishErrorKind::Retryable);
+    }
+    assert_eq!(read(&topic).await.len(), 1);
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_record_without_a_key_on_a_compacted_topic_is_rejected_alone() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("cleanup.policy", "compact")]).await;
+    let publisher = publisher(&[("linger.ms", "50")]);
+    let batch = [
+        message(&topic, "a", "1"),
+        Message::to(&topic).bytes("2").expect("valid"),
+        message(&topic, "c", "3"),
+        Message::to(&topic).key("a").tombstone().expect("valid"),
+    ];
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    let (kind, reason) = refusal(&answers[1]);
+    assert_eq!(kind, PublishErrorKind::Rejected, "{reason}");
+    assert!(reason.contains("InvalidRecord"), "{reason}");
+    // Key a has a follower in the batch, which must not be overtaken.
+    assert_eq!(refusal(&answers[0]).0, PublishErrorKind::Retryable);
+    assert_eq!((&answers[2], &answers[3]), (&Some(Ok(())), &Some(Ok(()))));
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_the_topic_does_not_accept_kills_no_message() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("message.timestamp.before.max.ms", "1")]).await;
+    // The record is older than that when it arrives.
+    let publisher = publisher(&[("linger.ms", "100")]);
+    let batch = [message(&topic, "k", "1")];
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    let (kind, reason) = refusal(&answers[0]);
+    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    assert!(reason.contains("InvalidTimestamp"), "{reason}");
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_full_queue_is_waited_for_in_order() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[]).await;
+    let publisher = publisher(&[("queue.buffering.max.messages", "7")]);
+    let batch: Vec<Message> = (0..500)
+        .map(|n| message(&topic, "k", format!("{n}")))
+        .collect();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    for answer in &answers {
+        assert_eq!(answer, &Some(Ok(())));
+    }
+    let order: Vec<Option<Vec<u8>>> = read(&topic).await.into_iter().map(|r| r.value).collect();
+    let sent: Vec<Option<Vec<u8>>> = batch
+        .iter()
+        .map(|m| m.payload().map(|p| p.to_vec()))
+        .collect();
+    assert_eq!(order, sent);
+    delete_topics(&[topic]).await;
+}
+
+/// The vectors are those of Apache Kafka's own `UtilsTest.testMurmur2`.
+#[tokio::test]
+async fn a_key_goes_to_the_partition_that_java_clients_choose() {
+    const PARTITIONS: i32 = 7;
+    let vectors: [(&str, i32); 6] = [
+        ("21", -973_932_308),
+        ("foobar", -790_332_482),
+        ("a-little-bit-long-string", -985_981_536),
+        ("a-little-bit-longer-string", -1_486_304_829),
+        (
+            "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+            -58_897_971,
+        ),
+        ("abc", 479_470_107),
+    ];
+    let topic = new_topic();
+    create_topic(&topic, PARTITIONS, &[]).await;
+    let batch = vectors.map(|(key, _)| message(&topic, key, key));
+    let answers = publisher(&[]).publish_all(&batch, WITHIN).await;
+    assert_eq!(answers, vec![Some(Ok(())); vectors.len()]);
+    let records = read(&topic).await;
+    for (key, hash) in vectors {
+        let record = records
+            .iter()
+            .find(|record| record.key.as_deref() == Some(key.as_bytes()))
+            .expect("a record for each key");
+        assert_eq!(record.partition, (hash & 0x7fff_ffff) % PARTITIONS, "{key}");
+    }
+    delete_topics(&[topic]).await;
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use outbox_core::{PublishError, PublishErrorKind, Uuid};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -24,6 +25,19 @@ pub(crate) struct Record {
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) headers: BTreeMap<String, Vec<u8>>,
+}
+
+/// A topic name that nobody else uses.
+pub(crate) fn new_topic() -> String {
+    format!("test-{}", Uuid::now_v7().simple())
+}
+
+/// The kind and the reason of a failure.
+pub(crate) fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
+    match answer {
+        Some(Err(error)) => (error.kind(), error.reason()),
+        other => panic!("it should have been refused: {other:?}"),
+    }
 }
 
 /// The address of the real server.
@@ -85,14 +99,20 @@ pub(crate) async fn delete_topics(topics: &[String]) {
 
 /// All that is in a topic now, in the order of each partition.
 pub(crate) async fn read(topic: &str) -> Vec<Record> {
-    let topic = topic.to_owned();
-    tokio::task::spawn_blocking(move || read_blocking(&topic))
+    read_from(&servers(), topic).await
+}
+
+/// [`read`] from another server.
+pub(crate) async fn read_from(servers: &str, topic: &str) -> Vec<Record> {
+    let (servers, topic) = (servers.to_owned(), topic.to_owned());
+    tokio::task::spawn_blocking(move || read_blocking(&servers, &topic))
         .await
         .expect("reading")
 }
 
-fn read_blocking(topic: &str) -> Vec<Record> {
-    let consumer: BaseConsumer = config()
+fn read_blocking(servers: &str, topic: &str) -> Vec<Record> {
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", servers)
         .set("group.id", "outbox-test")
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
