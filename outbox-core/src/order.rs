@@ -16,9 +16,13 @@
 //! | none in time, and something of the claim confirmed | as `Retryable` |
 //! | none, the publisher returned or panicked | as `Retryable` |
 //! | none, the relay stops | released |
-//! | never sent | released, or behind an earlier message of its key that was parked or halted |
+//! | never sent | released, or behind an earlier message of its key that was parked or that halts it |
 //!
-//! A dead message stays dead in an outage: later messages of its key may have been delivered since.
+//! A dead message stays dead in an outage: it was refused before the outage or for good.
+//!
+//! In [`OrderMode::PerKey`] a key goes on after a dead message with the next claim, not with the next
+//! wave. Until the store has recorded that it is dead, it is not: if the settle is lost it is sent
+//! again, may then be confirmed, and would come after messages that were enqueued after it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,8 +32,8 @@ use crate::{Claimed, Outcome, PublishError, PublishErrorKind, RetryPolicy};
 /// What order the messages of one key keep, and what it costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OrderMode {
-    /// A message is not sent before the earlier ones of its key are confirmed or dead: the n-th
-    /// message of each key travels in the n-th wave.
+    /// A message is not sent before the earlier ones of its key are confirmed or recorded as dead: the
+    /// n-th message of each key travels in the n-th wave.
     #[default]
     PerKey,
     /// The whole batch travels at once; after a failure every later message of the key is sent again
@@ -137,12 +141,8 @@ impl<'a> Plan<'a> {
         let mut wave = self.waves.pop()?;
         if self.rules.order == OrderMode::PerKey {
             wave.retain(|&index| {
-                self.previous[index].is_none_or(|previous| {
-                    matches!(
-                        self.own[previous],
-                        Some(Outcome::Delivered | Outcome::Dead { halt: false, .. })
-                    )
-                })
+                self.previous[index]
+                    .is_none_or(|previous| self.own[previous] == Some(Outcome::Delivered))
             });
         }
         // In a wave after one that nothing may travel in there is nothing either.

@@ -71,6 +71,7 @@ use crate::{Publisher, Store};
 use config::Settings;
 pub use config::{InvalidConfig, RelayBuilder};
 use health::Health;
+use stop::Stop;
 use worker::{Shared, Worker};
 
 /// Delivers what a [`Store`] holds through a [`Publisher`].
@@ -126,10 +127,10 @@ impl Relay {
             self.publisher,
             health,
         ));
-        let (stop, stopped) = stop::channel();
+        let stop = Stop::default();
         let mut tasks = JoinSet::new();
         for _ in 0..workers {
-            tasks.spawn(Worker::new(Arc::clone(&shared), stopped.clone()).run());
+            tasks.spawn(Worker::new(Arc::clone(&shared), stop.clone()).run());
         }
         tracing::debug!(workers, "the relay runs");
         signal.await;

@@ -1,31 +1,37 @@
 //! The word to stop, from the relay to its workers.
 
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) fn channel() -> (Sender, Stop) {
-    let (sender, receiver) = watch::channel(false);
-    (Sender(sender), Stop(receiver))
+use tokio::sync::Notify;
+
+/// Shared by its clones. Not tokio's `watch`, which wakes who waits in a random order: a simulated run
+/// must be repeatable.
+#[derive(Clone, Default)]
+pub(super) struct Stop(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    requested: AtomicBool,
+    request: Notify,
 }
-
-pub(super) struct Sender(watch::Sender<bool>);
-
-impl Sender {
-    pub(super) fn request(&self) {
-        self.0.send_replace(true);
-    }
-}
-
-#[derive(Clone)]
-pub(super) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    pub(super) fn requested(&self) -> bool {
-        *self.0.borrow()
+    pub(super) fn request(&self) {
+        self.0.requested.store(true, Ordering::Release);
+        self.0.request.notify_waiters();
     }
 
-    /// Waits for the request; a relay that is gone counts as one.
+    pub(super) fn requested(&self) -> bool {
+        self.0.requested.load(Ordering::Acquire)
+    }
+
     pub(super) async fn wait(&self) {
-        let _ = self.0.clone().wait_for(|requested| *requested).await;
+        // Made before the look, so that a request between look and wait is not missed.
+        let request = self.0.request.notified();
+        if !self.requested() {
+            request.await;
+        }
     }
 
     /// The result of `work`, unless the request comes first: then `work` is dropped.
