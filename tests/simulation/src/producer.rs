@@ -1,0 +1,107 @@
+//! Writes transactions of a few messages each, slowly enough that they overlap.
+
+use std::sync::Arc;
+
+use outbox_core::memory::MemoryStore;
+use outbox_core::{Message, Uuid};
+use tokio::time::sleep;
+
+use crate::world::{Fate, Mutant, World};
+
+const TRANSACTIONS: u32 = 12;
+const KEYS: u32 = 4;
+
+pub(crate) async fn produce(world: Arc<World>, store: MemoryStore, producer: u32) {
+    for number in 0..TRANSACTIONS {
+        sleep(world.moment(200)).await;
+        transaction(&world, &store, producer * TRANSACTIONS + number).await;
+    }
+}
+
+async fn transaction(world: &World, store: &MemoryStore, number: u32) {
+    let mut transaction = store.begin();
+    let (count, slow) = {
+        let mut state = world.lock();
+        let slow = if state.rng.u8(0..8) == 0 { 2000 } else { 30 };
+        (state.rng.u32(1..=5), slow)
+    };
+    let mut messages = Vec::new();
+    for _ in 0..count {
+        sleep(world.moment(slow)).await;
+        let message = draw(world, number);
+        match world.is(Mutant::ReadsUncommitted) {
+            true => store.enqueue(std::slice::from_ref(&message)),
+            false => transaction.enqueue(&message),
+        }
+        messages.push(message);
+    }
+    sleep(world.moment(slow)).await;
+    if world.lock().rng.u8(0..5) == 0 {
+        transaction.rollback();
+        world.lock().stats.rolled_back += u64::from(count);
+        world.trace(|| format!("rollback  {}", world.names(messages.iter())));
+        return;
+    }
+    let late = commit(world, &messages);
+    world.trace(|| format!("commit    {}", world.names(messages.iter())));
+    match late && world.is(Mutant::ForgetsLateCommits) {
+        true => transaction.rollback(),
+        false => transaction.commit(),
+    }
+}
+
+fn draw(world: &World, transaction: u32) -> Message {
+    let mut state = world.lock();
+    let id = Uuid::from_u128(state.rng.u128(..));
+    let key = (state.rng.u8(0..10) > 0).then(|| format!("k{}", state.rng.u32(0..KEYS)));
+    let message = Message::to(format!("topic{}", state.rng.u8(0..3))).id(id);
+    let message = match &key {
+        Some(key) => message.key(key),
+        None => message,
+    };
+    let poison = state.rng.u32(0..100) < world.rates.reject;
+    let enqueued = state.step();
+    let number = state.fates.len();
+    state.fates.insert(
+        id,
+        Fate {
+            name: format!("{}#{number}", key.as_deref().unwrap_or("-")),
+            key,
+            transaction,
+            enqueued,
+            committed: None,
+            poison,
+            copies: Vec::new(),
+            tries: 0,
+            excused: 0,
+            delivered: None,
+            dead: None,
+            decided: None,
+        },
+    );
+    drop(state);
+    message
+        .tombstone()
+        .expect("the message is within its limits")
+}
+
+/// Marks the messages as committed; whether something behind one of them was already taken.
+fn commit(world: &World, messages: &[Message]) -> bool {
+    let mut state = world.lock();
+    let step = state.step();
+    let taken_up_to = state
+        .fates
+        .values()
+        .filter(|fate| !fate.copies.is_empty())
+        .map(|fate| fate.enqueued)
+        .max();
+    let mut late = 0;
+    for message in messages {
+        let fate = state.fate(message);
+        fate.committed = Some(step);
+        late += u64::from(Some(fate.enqueued) < taken_up_to);
+    }
+    state.stats.committed += messages.len() as u64;
+    state.stats.late += late;
+    late > 0
+}

@@ -1,0 +1,306 @@
+//! What a run knows: its dice, its faults, and the fate of every message.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use outbox_core::{Message, OnDead, Uuid};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::check::Violation;
+
+/// A mistake that is put into the world on purpose, for the check to notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// The publisher reports a confirmation before the broker took the message.
+    ConfirmsEarly,
+    /// The publisher takes an absent broker for a failure of the message.
+    BlamesTheMessage,
+    /// The publisher refuses for good what failed for now.
+    GivesUpEarly,
+    /// The store gives out the messages of one key in another order.
+    ReordersAKey,
+    /// The store removes every claimed message, whatever its outcome.
+    SettlesARange,
+    /// The store forgets what becomes visible behind what was already delivered.
+    ForgetsLateCommits,
+    /// The store shows messages before their transaction ends.
+    ReadsUncommitted,
+    /// The store lets a key go on that a dead message halts.
+    ForgetsHalts,
+}
+
+/// How often each thing goes wrong in one run, in percent. Zero for most of them in most runs, so that
+/// each is also seen without the others.
+pub(crate) struct Rates {
+    pub(crate) nack: u32,
+    pub(crate) topic: u32,
+    pub(crate) reject: u32,
+    pub(crate) lost_answer: u32,
+    pub(crate) taken_and_nacked: u32,
+    pub(crate) silence: u32,
+    pub(crate) early_return: u32,
+    pub(crate) publisher_panic: u32,
+    pub(crate) claim_fault: u32,
+    pub(crate) settle_before: u32,
+    pub(crate) settle_after: u32,
+    pub(crate) cut: u32,
+    pub(crate) kill: u32,
+    pub(crate) stop: u32,
+    /// Whether what a broken connection held may still arrive.
+    pub(crate) remnants: bool,
+}
+
+impl Rates {
+    fn draw(rng: &mut fastrand::Rng) -> Self {
+        let mut rate = |most: u32| match rng.bool() {
+            true => rng.u32(1..=most),
+            false => 0,
+        };
+        Self {
+            nack: rate(20),
+            topic: rate(10),
+            reject: rate(6),
+            lost_answer: rate(10),
+            taken_and_nacked: rate(5),
+            silence: rate(4),
+            early_return: rate(5),
+            publisher_panic: rate(4),
+            claim_fault: rate(15),
+            settle_before: rate(25),
+            settle_after: rate(25),
+            cut: rate(40),
+            kill: rate(70),
+            stop: rate(70),
+            remnants: rng.bool(),
+        }
+    }
+}
+
+/// A time during which the broker is away.
+pub(crate) struct Outage {
+    pub(crate) from: Duration,
+    pub(crate) to: Duration,
+    pub(crate) silent: bool,
+}
+
+/// What happened to one message.
+#[derive(Debug)]
+pub(crate) struct Fate {
+    pub(crate) name: String,
+    pub(crate) key: Option<String>,
+    pub(crate) transaction: u32,
+    /// When it was enqueued and when its transaction ended, in steps of the run.
+    pub(crate) enqueued: u64,
+    pub(crate) committed: Option<u64>,
+    /// The broker refuses it for good.
+    pub(crate) poison: bool,
+    pub(crate) copies: Vec<u64>,
+    /// How often it was handed to a publisher, and how often the answer to that was no failure of its
+    /// own.
+    pub(crate) tries: u32,
+    pub(crate) excused: u32,
+    pub(crate) delivered: Option<u64>,
+    pub(crate) dead: Option<u64>,
+    /// When a person decided about it after it was dead.
+    pub(crate) decided: Option<u64>,
+}
+
+/// What happened in a run or in many, in numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Messages of transactions that committed.
+    pub committed: u64,
+    /// Messages of transactions that rolled back.
+    pub rolled_back: u64,
+    /// Messages that were visible only after one of a higher position had been taken.
+    pub late: u64,
+    /// What the broker took, repeats included.
+    pub copies: u64,
+    /// Messages that were given up.
+    pub dead: u64,
+    /// Pairs of messages of one key of which one was enqueued after the other had committed.
+    pub ordered_pairs: u64,
+    /// Pairs of these whose first copies came in the other order.
+    pub first_copies_out_of_order: u64,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+}
+
+impl Stats {
+    /// Adds the numbers of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.rolled_back += other.rolled_back;
+        self.late += other.late;
+        self.copies += other.copies;
+        self.dead += other.dead;
+        self.ordered_pairs += other.ordered_pairs;
+        self.first_copies_out_of_order += other.first_copies_out_of_order;
+        for (fault, count) in &other.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+    }
+}
+
+pub(crate) struct World {
+    state: Mutex<State>,
+    end: Notify,
+    pub(crate) start: Instant,
+    pub(crate) rates: Rates,
+    pub(crate) outages: Vec<Outage>,
+    pub(crate) on_dead: OnDead,
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) max_failures: u32,
+    trace: bool,
+}
+
+pub(crate) struct State {
+    pub(crate) rng: fastrand::Rng,
+    step: u64,
+    pub(crate) calm: bool,
+    ended: bool,
+    pub(crate) fates: BTreeMap<Uuid, Fate>,
+    pub(crate) stats: Stats,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) trace: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(
+        seed: u64,
+        on_dead: Option<OnDead>,
+        mutant: Option<Mutant>,
+        trace: bool,
+    ) -> Arc<Self> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let rates = Rates::draw(&mut rng);
+        let mut outages = Vec::new();
+        let mut at = 0;
+        for _ in 0..rng.usize(0..3) {
+            let from = at + rng.u64(200..4000);
+            at = from + rng.u64(50..3000);
+            outages.push(Outage {
+                from: Duration::from_millis(from),
+                to: Duration::from_millis(at),
+                silent: rng.u8(0..4) == 0,
+            });
+        }
+        let drawn = match rng.bool() {
+            true => OnDead::Continue,
+            false => OnDead::HaltKey,
+        };
+        let max_failures = rng.u32(2..8);
+        Arc::new(Self {
+            state: Mutex::new(State {
+                rng,
+                step: 0,
+                calm: false,
+                ended: false,
+                fates: BTreeMap::new(),
+                stats: Stats::default(),
+                violations: Vec::new(),
+                trace: Vec::new(),
+            }),
+            end: Notify::new(),
+            start: Instant::now(),
+            rates,
+            outages,
+            on_dead: on_dead.unwrap_or(drawn),
+            mutant,
+            max_failures,
+            trace,
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Ends the run: the relays stop for good.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.end.notify_waiters();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    pub(crate) async fn ended(&self) {
+        let end = self.end.notified();
+        if !self.has_ended() {
+            end.await;
+        }
+    }
+
+    /// Whether something that goes wrong in so many percent of the cases does now; counted by its name.
+    pub(crate) fn goes_wrong(&self, fault: &'static str, percent: u32) -> bool {
+        let mut state = self.lock();
+        let wrong = !state.calm && state.rng.u32(0..100) < percent;
+        if wrong {
+            *state.stats.faults.entry(fault).or_default() += 1;
+        }
+        wrong
+    }
+
+    pub(crate) fn fault(&self, fault: &'static str) {
+        *self.lock().stats.faults.entry(fault).or_default() += 1;
+    }
+
+    /// A random time of up to so many milliseconds.
+    pub(crate) fn moment(&self, most: u64) -> Duration {
+        Duration::from_millis(self.lock().rng.u64(0..=most))
+    }
+
+    /// The outage of this moment.
+    pub(crate) fn outage(&self) -> Option<&Outage> {
+        let now = self.start.elapsed();
+        let calm = self.lock().calm;
+        let mut outages = self.outages.iter();
+        outages.find(|outage| !calm && outage.from <= now && now < outage.to)
+    }
+
+    pub(crate) fn violation(&self, violation: Violation) {
+        self.trace(|| format!("VIOLATION {violation}"));
+        self.lock().violations.push(violation);
+    }
+
+    pub(crate) fn trace(&self, line: impl FnOnce() -> String) {
+        if self.trace {
+            let line = format!("{:>9.3} {}", self.start.elapsed().as_secs_f64(), line());
+            self.lock().trace.push(line);
+        }
+    }
+
+    pub(crate) fn name(&self, message: &Message) -> String {
+        self.lock().fates[&message.id()].name.clone()
+    }
+
+    pub(crate) fn names<'a>(&self, messages: impl Iterator<Item = &'a Message>) -> String {
+        let state = self.lock();
+        let names: Vec<&str> = messages
+            .map(|message| state.fates[&message.id()].name.as_str())
+            .collect();
+        names.join(" ")
+    }
+}
+
+impl State {
+    /// The next step; every two things that happen have different ones.
+    pub(crate) fn step(&mut self) -> u64 {
+        self.step += 1;
+        self.step
+    }
+
+    pub(crate) fn fate(&mut self, message: &Message) -> &mut Fate {
+        self.fates
+            .get_mut(&message.id())
+            .expect("every message was enqueued")
+    }
+}
