@@ -61,6 +61,7 @@ RETURN encode(
 CREATE FUNCTION {schema}.check_headers() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
+    written text COLLATE "C" := NEW.headers::text;
     name text;
     value jsonb;
     names integer := 0;
@@ -70,8 +71,13 @@ BEGIN
         RAISE EXCEPTION 'headers are JSON of type %, not an object', jsonb_typeof(NEW.headers)
             USING ERRCODE = 'check_violation';
     END IF;
+    -- The usual few headers cost a fifth here of what the loop does. What is written in 255 bytes has
+    -- neither a name that is too long nor too many of them.
+    IF octet_length(written) <= 255 AND strpos(lower(written), '"outbox-') = 0 AND strpos(written, '"": ') = 0
+       AND NOT jsonb_path_exists(NEW.headers, 'strict $.* ? (@.type() != "string")') THEN
+        RETURN NEW;
+    END IF;
     FOR name, value IN SELECT h.key, h.value FROM jsonb_each(NEW.headers) h LOOP
-        -- One test for the usual case: this runs for every header of every message.
         IF octet_length(name) BETWEEN 1 AND 255 AND jsonb_typeof(value) = 'string'
            AND lower(left(name, 7) COLLATE "C") <> 'outbox-' THEN
             names := names + 1;

@@ -19,6 +19,7 @@ on_each_server!(with_empty_database:
     a_repeat_writes_nothing,
     a_changed_migration_is_refused,
     a_newer_schema_says_whether_it_may_be_used,
+    a_name_that_is_accepted_needs_no_quotes,
 );
 
 async fn twenty_at_once(f: Fixture) {
@@ -155,6 +156,27 @@ async fn a_newer_schema_says_whether_it_may_be_used(f: Fixture) {
         error.to_string(),
         "the outbox's schema is at migration 8, which this version cannot use: it knows 1"
     );
+}
+
+async fn a_name_that_is_accepted_needs_no_quotes(f: Fixture) {
+    let words: Vec<String> = sqlx::query_scalar("SELECT word FROM pg_get_keywords()")
+        .fetch_all(&f.pool)
+        .await
+        .unwrap();
+    assert!(words.len() > 400);
+    for word in words {
+        // Alone in a transaction that is never committed.
+        let mut tx = f.pool.begin().await.unwrap();
+        let create = sqlx::raw_sql(sqlx::AssertSqlSafe(format!("CREATE SCHEMA {word}")))
+            .execute(&mut *tx)
+            .await;
+        assert_eq!(
+            create.is_ok(),
+            Outbox::in_schema(word.as_str()).is_ok(),
+            "{word}"
+        );
+        tx.rollback().await.unwrap();
+    }
 }
 
 fn message() -> Message {

@@ -211,6 +211,10 @@ async fn headers_are_refused_as_in_rust(f: Fixture) {
             "header \"n\" is JSON of type null, not a string",
         ),
         (
+            serde_json::json!({ "n": ["a"] }),
+            "header \"n\" is JSON of type array, not a string",
+        ),
+        (
             serde_json::json!({ "n": {} }),
             "header \"n\" is JSON of type object, not a string",
         ),

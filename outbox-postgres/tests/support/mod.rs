@@ -72,19 +72,24 @@ pub(crate) async fn new_fixture(variable: &str) -> Fixture {
     }
 }
 
+/// Drops what the test made.
+pub(crate) async fn clean_up(fixture: &Fixture) -> Result<(), sqlx::Error> {
+    fixture
+        .execute(&format!(
+            "SET client_min_messages = warning; DROP SCHEMA IF EXISTS {{schema}} CASCADE; \
+             DROP ROLE IF EXISTS {}",
+            fixture.role()
+        ))
+        .await
+}
+
 pub(crate) async fn with_empty_database<T: Future<Output = ()>>(
     variable: &str,
     test: impl FnOnce(Fixture) -> T,
 ) {
     let fixture = new_fixture(variable).await;
     let outcome = AssertUnwindSafe(test(fixture.clone())).catch_unwind().await;
-    let dropped = fixture
-        .execute(&format!(
-            "SET client_min_messages = warning; DROP SCHEMA IF EXISTS {{schema}} CASCADE; \
-             DROP ROLE IF EXISTS {}",
-            fixture.role()
-        ))
-        .await;
+    let dropped = clean_up(&fixture).await;
     if let Err(panic) = outcome {
         resume_unwind(panic);
     }
