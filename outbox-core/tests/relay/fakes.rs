@@ -213,11 +213,11 @@ pub(crate) enum Act {
     PanicOnce,
 }
 
-type Script = Box<dyn Fn(&Message) -> Act + Send + Sync>;
+type Script = Box<dyn FnMut(&Message) -> Act + Send>;
 
 #[derive(Clone)]
 pub(crate) struct FakeBroker {
-    script: Arc<Script>,
+    script: Arc<Mutex<Script>>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -241,9 +241,9 @@ impl Default for FakeBroker {
 }
 
 impl FakeBroker {
-    pub(crate) fn new(script: impl Fn(&Message) -> Act + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(script: impl FnMut(&Message) -> Act + Send + 'static) -> Self {
         Self {
-            script: Arc::new(Box::new(script)),
+            script: Arc::new(Mutex::new(Box::new(script))),
             seen: Arc::default(),
         }
     }
@@ -278,7 +278,8 @@ impl Publisher for FakeBroker {
         });
         let mut hang = false;
         for delivery in batch {
-            match (self.script)(delivery.message()) {
+            let act = (self.script.lock().unwrap())(delivery.message());
+            match act {
                 Act::Answer(Ok(())) => self.confirm(delivery),
                 Act::Answer(error) => delivery.report(error),
                 Act::AnswerAfter(time) => {

@@ -3,7 +3,9 @@
 
 mod fakes;
 mod log;
+mod recorder;
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use fakes::{Act, FakeBroker, FakeStore, Fault};
@@ -12,6 +14,7 @@ use outbox_core::memory::{Counts, MemoryPublisher, MemoryStore};
 use outbox_core::{
     Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Uuid,
 };
+use recorder::Recorder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -506,4 +509,84 @@ async fn a_dead_message_is_told_without_its_payload() {
             "{secret} is told"
         );
     }
+}
+
+#[test]
+fn the_documented_metrics_are_told_and_no_others() {
+    let recorder = Recorder::default();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(one_of_everything());
+    });
+    let documented: BTreeSet<String> = include_str!("../../src/relay.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `outbox_")?.split('`').next())
+        .map(|name| format!("outbox_{name}"))
+        .collect();
+    assert_eq!(recorder.told(), documented);
+    assert_eq!(recorder.described(), documented);
+
+    let counters = [
+        ("outbox_messages_claimed_total", 11),
+        ("outbox_messages_published_total", 6),
+        ("outbox_messages_delivered_total", 5),
+        ("outbox_messages_parked_total", 3),
+        ("outbox_messages_dead_total", 1),
+        ("outbox_messages_released_total", 1),
+        ("outbox_publisher_panics_total", 1),
+        ("outbox_publish_failures_total kind=broker_unavailable", 1),
+        ("outbox_publish_failures_total kind=topic_unavailable", 1),
+        ("outbox_publish_failures_total kind=retryable", 1),
+        ("outbox_publish_failures_total kind=rejected", 1),
+        ("outbox_publish_failures_total kind=unanswered", 1),
+        ("outbox_store_errors_total doing=claim", 1),
+        ("outbox_store_errors_total doing=settle", 1),
+    ];
+    for (name, count) in counters {
+        assert_eq!(recorder.counter(name), count, "{name}");
+    }
+    assert_eq!(recorder.gauge("outbox_outage"), Some(0.0));
+    assert_eq!(recorder.sum("outbox_batch_messages"), Some(11.0));
+    assert_eq!(recorder.sum("outbox_publish_seconds"), Some(0.5));
+}
+
+/// Six messages, one at a time, each with a course of its own.
+async fn one_of_everything() {
+    let store = FakeStore::default();
+    store.fail_claims(|number| (number == 1).then_some(Fault::Error));
+    store.fail_settles(|number| (number == 1).then_some(Fault::Error));
+    let messages = messages_of_keys(0..6);
+    store.enqueue(&messages);
+    let mut tries = HashMap::new();
+    let broker = FakeBroker::new(move |message| {
+        let tries: &mut u32 = tries.entry(message.id()).or_default();
+        *tries += 1;
+        match (message.key(), *tries) {
+            (Some("k0"), 1) => Act::AnswerAfter(Duration::from_millis(500)),
+            (Some("k1"), 1) => Act::Answer(Err(PublishError::retryable("nack"))),
+            (Some("k2"), 1) => Act::Answer(Err(PublishError::topic_unavailable("no leader"))),
+            (Some("k3"), 1) => Act::Answer(Err(PublishError::rejected("too large"))),
+            (Some("k4"), 1) => Act::Answer(Err(PublishError::broker_unavailable("refused"))),
+            (Some("k5"), _) => Act::PanicOnce,
+            _ => Act::Answer(Ok(())),
+        }
+    });
+    let running = Running::start(
+        Relay::builder(store.clone(), broker)
+            .workers(1)
+            .batch_messages(1),
+    );
+    until("one is dead and nothing else is left", || {
+        store.counts()
+            == Counts {
+                dead: 1,
+                ..NOTHING_LEFT
+            }
+    })
+    .await;
+    running.stop().await;
 }
