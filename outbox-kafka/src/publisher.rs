@@ -179,17 +179,14 @@ fn only_last_of_key<'a>(
 ) -> Vec<Delivery<'a>> {
     let last: HashMap<_, _> = batch
         .iter()
-        .filter_map(|delivery| {
-            let message = delivery.message();
-            Some(((message.topic(), message.key()?), message.id()))
-        })
+        .filter_map(|delivery| Some((delivery.message().key()?, delivery.message().id())))
         .collect();
     let mut again = Vec::new();
     for (delivery, code) in suspects {
         let message = delivery.message();
         let is_last = message
             .key()
-            .is_none_or(|key| last.get(&(message.topic(), key)) == Some(&message.id()));
+            .is_none_or(|key| last.get(key) == Some(&message.id()));
         if is_last {
             again.push(delivery);
         } else {
