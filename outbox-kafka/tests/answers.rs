@@ -80,6 +80,23 @@ async fn a_missing_topic_is_known_before_the_delivery_timeout() {
 }
 
 #[tokio::test]
+async fn what_is_confirmed_is_reported_while_another_answer_is_awaited() {
+    let (there, missing) = (new_topic(), new_topic());
+    create_topic(&there, 1, &[]).await;
+    let publisher = publisher(&[]);
+    let batch = [
+        message(&missing, "a", "1"),
+        message(&there, "b", "2"),
+        message(&missing, "c", "3"),
+        message(&there, "d", "4"),
+    ];
+    // The call is dropped while the missing topic is not known to be missing.
+    let answers = publisher.publish_all(&batch, Duration::from_secs(3)).await;
+    assert_eq!(answers, [None, Some(Ok(())), None, Some(Ok(()))]);
+    delete_topics(&[there]).await;
+}
+
+#[tokio::test]
 async fn a_deleted_topic_is_a_missing_one() {
     let topic = new_topic();
     create_topic(&topic, 1, &[]).await;

@@ -68,6 +68,39 @@ async fn a_broker_that_says_nothing_is_an_outage() {
 }
 
 #[tokio::test]
+async fn a_broker_that_stops_answering_is_an_outage_until_it_answers() {
+    let cluster = cluster();
+    let topic = new_topic();
+    cluster.create_topic(&topic, 1, 1).expect("a topic");
+    let publisher = publisher(&cluster.bootstrap_servers());
+    let batch = [message(&topic, "1")];
+    assert_eq!(publisher.publish_all(&batch, WITHIN).await, [Some(Ok(()))]);
+    cluster
+        .broker_round_trip_time(1, Duration::from_secs(3_600))
+        .expect("a frozen broker");
+    let start = Instant::now();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    let (kind, reason) = refusal(&answers[0]);
+    assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
+    cluster
+        .broker_round_trip_time(1, Duration::ZERO)
+        .expect("a broker that answers");
+    // Connections that were opened meanwhile are still frozen, until the client gives them up.
+    let deadline = Instant::now() + WITHIN;
+    while publisher.publish_all(&batch, WITHIN).await != [Some(Ok(()))] {
+        assert!(
+            Instant::now() < deadline,
+            "a broker that answers is not used"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_broker_that_comes_back_takes_messages_again() {
     let cluster = cluster();
     let topic = new_topic();
