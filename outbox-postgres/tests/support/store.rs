@@ -37,6 +37,7 @@ macro_rules! on_both_servers {
 pub(crate) use on_both_servers;
 
 /// A fresh outbox, and a way to say things to its database.
+#[derive(Clone)]
 pub(crate) struct Db {
     pub(crate) pool: PgPool,
     pub(crate) schema: String,

@@ -1,0 +1,286 @@
+//! What holds a claim, what ends it, and what the server's settings do to it.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use outbox_core::{Outcome, PublishError, Store};
+use sqlx::PgPool;
+use support::store::{
+    DEADLINE, Db, contents, deliver, deliver_some, limits, message, of_key, on_both_servers,
+};
+use support::until;
+
+/// Backends of ours that are in a transaction, other than the one that asks.
+async fn open_claims(db: &Db) -> i64 {
+    db.number(
+        "SELECT count(DISTINCT l.pid) FROM pg_locks AS l \
+         WHERE l.relation = '{schema}.lane'::regclass AND l.mode = 'RowShareLock'",
+    )
+    .await
+}
+
+on_both_servers! {
+    /// Under a stricter default the second statement would have the first one's snapshot, and read
+    /// what another relay has just delivered.
+    async fn a_stricter_default_isolation_makes_no_duplicates(db: Db) {
+        for setting in ["repeatable read", "serializable"] {
+            let pool = db
+                .pool_with(&[
+                    ("default_transaction_isolation", setting),
+                    ("default_transaction_read_only", "on"),
+                    ("default_transaction_deferrable", "on"),
+                ])
+                .await;
+            let (one, two) = (db.outbox.store(&pool), db.outbox.store(&pool));
+            for number in 0..40 {
+                db.enqueue(&format!("k{number}"), "x").await;
+            }
+            let mut delivered = 0;
+            while delivered < 40 {
+                let (a, b) = (limits(5), limits(5));
+                let (a, b) = tokio::join!(deliver_some(&one, &a), deliver_some(&two, &b));
+                delivered += a.len() + b.len();
+            }
+            assert_eq!(delivered, 40, "under {setting}");
+        }
+    }
+
+    /// Debezium makes such a publication by default.
+    async fn a_publication_for_all_tables_stops_no_settle(db: Db) {
+        // A database of its own: a publication speaks for all tables of its database.
+        let database = format!("{}_published", db.schema);
+        db.sql(&format!("CREATE DATABASE {database}")).await;
+        let elsewhere = (*db.pool.connect_options()).clone().database(&database);
+        let published = Db { pool: PgPool::connect_with(elsewhere).await.unwrap(), ..db.clone() };
+        published.outbox.migrate(&published.pool).await.unwrap();
+        published.sql("CREATE PUBLICATION everything FOR ALL TABLES").await;
+        let store = published.outbox.store(&published.pool);
+        for number in 0..6 {
+            published.enqueue(&format!("k{number}"), "x").await;
+        }
+        let error = PublishError::retryable("no");
+        let mut settled = 0;
+        while let Some(claim) = store.claim(&limits(100)).await.unwrap() {
+            let outcomes = (settled..settled + claim.messages().len())
+                .map(|number| match number % 3 {
+                    0 => Outcome::Delivered,
+                    1 => Outcome::Dead { error: error.clone(), halt: false },
+                    _ => Outcome::Park { after: DEADLINE, counted: true, error: error.clone() },
+                })
+                .collect();
+            settled += claim.messages().len();
+            claim.settle(outcomes).await.unwrap();
+        }
+        assert_eq!(published.places().await, [0, 2, 2, 2]);
+        drop(store);
+        published.pool.close().await;
+        db.sql(&format!("DROP DATABASE {database} WITH (FORCE)")).await;
+    }
+
+    /// The server ends the claim of a frozen relay by the bound that the claim set; one that is only
+    /// busy keeps it, whatever the server's own settings are.
+    async fn a_claim_brings_its_own_timeouts(db: Db) {
+        let pool = db
+            .pool_with(&[
+                ("idle_in_transaction_session_timeout", "150"),
+                ("statement_timeout", "150"),
+                ("lock_timeout", "150"),
+            ])
+            .await;
+        let store = db.outbox.store(&pool);
+        db.enqueue("key", "x").await;
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        // Twice as long as the server's setting would let it live.
+        let held = Instant::now();
+        until("the server's own timeout has passed", async || {
+            held.elapsed() > Duration::from_millis(400)
+        })
+        .await;
+        claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        assert_eq!(db.places().await, [0; 4]);
+    }
+
+    /// A frozen relay: nothing is sent, nothing is closed. The bound is hold + 10 s.
+    async fn a_frozen_claim_is_ended_by_the_server(db: Db) {
+        let frozen = db.outbox.store(&db.pool);
+        db.enqueue("key", "x").await;
+        let mut short = limits(10);
+        short.hold = Duration::from_millis(1);
+        let claim = frozen.claim(&short).await.unwrap().unwrap();
+        let other = db.outbox.store(&db.pool);
+        assert_eq!(deliver_some(&other, &limits(10)).await, []);
+        let started = Instant::now();
+        until("the lanes are free", async || !deliver_some(&other, &limits(10)).await.is_empty()).await;
+        assert!(started.elapsed() > Duration::from_secs(8), "{:?}", started.elapsed());
+        let refused = claim.settle(vec![Outcome::Delivered]).await;
+        assert!(refused.is_err(), "a claim that the server has ended settles nothing");
+        assert_eq!(db.places().await, [0; 4]);
+    }
+
+    async fn a_dropped_claim_frees_its_lanes_at_once(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.enqueue("key", "x").await;
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        assert_eq!(open_claims(&db).await, 1);
+        drop(claim);
+        until("no claim is open", async || open_claims(&db).await == 0).await;
+        assert_eq!(of_key(&deliver(&store, 1).await, "key"), ["x"]);
+    }
+
+    async fn a_claim_whose_backend_is_killed_repeats_and_loses_nothing(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for number in 0..10 {
+            db.enqueue("key", &number.to_string()).await;
+        }
+        let claim = store.claim(&limits(4)).await.unwrap().unwrap();
+        let held = claim.messages().len();
+        let killed = db
+            .number(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_locks \
+                 WHERE relation = '{schema}.lane'::regclass AND mode = 'RowShareLock'",
+            )
+            .await;
+        assert_eq!(killed, 1);
+        let failed = claim.settle(vec![Outcome::Delivered; held]).await;
+        assert!(failed.is_err());
+        let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        assert_eq!(of_key(&deliver(&store, 10).await, "key"), expected);
+    }
+
+    /// A row that this version cannot read goes to the dead, and nothing behind it waits.
+    async fn a_row_that_cannot_be_decoded_is_given_up_with_its_reason(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.enqueue("key", "first").await;
+        db.sql(
+            "ALTER TABLE {schema}.message DISABLE TRIGGER USER;
+             INSERT INTO {schema}.message (lane, position, id, topic, key, payload, headers)
+             SELECT hashtextextended('key', 0) & 63, nextval('{schema}.message_position'),
+                    gen_random_uuid(), 'test', 'key', 'broken', '{\"number\": 1}';
+             ALTER TABLE {schema}.message ENABLE TRIGGER USER",
+        )
+        .await;
+        db.enqueue("key", "second").await;
+        assert_eq!(of_key(&deliver(&store, 2).await, "key"), ["first", "second"]);
+        assert_eq!(db.places().await, [0, 0, 1, 0]);
+        let reason = db
+            .number("SELECT count(*) FROM {schema}.dead WHERE error LIKE '%header \"number\" is not text%'")
+            .await;
+        assert_eq!(reason, 1);
+    }
+
+    /// A whole batch of them: the claim goes on by itself.
+    async fn a_batch_that_holds_nothing_to_publish_is_moved_out_of_the_way(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.sql(
+            "ALTER TABLE {schema}.message DISABLE TRIGGER USER;
+             INSERT INTO {schema}.message (lane, position, id, topic, key, payload, headers)
+             SELECT hashtextextended('key', 0) & 63, nextval('{schema}.message_position'),
+                    gen_random_uuid(), 'test', 'key', 'broken', '{\"number\": 1}'
+               FROM generate_series(1, 50);
+             ALTER TABLE {schema}.message ENABLE TRIGGER USER",
+        )
+        .await;
+        db.enqueue("key", "good").await;
+        assert_eq!(of_key(&deliver_some(&store, &limits(10)).await, "key"), ["good"]);
+        assert_eq!(db.places().await, [0, 0, 50, 0]);
+    }
+
+    /// Blocked without a parked message, as after a delete by hand: freed, not looked at for ever.
+    async fn a_key_blocked_by_nothing_is_freed(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.sql(
+            "INSERT INTO {schema}.blocked (key_hash, lane, head, due_at)
+             SELECT hashtextextended('key', 0), hashtextextended('key', 0) & 63, 1, now()",
+        )
+        .await;
+        db.enqueue("key", "x").await;
+        assert_eq!(of_key(&deliver(&store, 1).await, "key"), ["x"]);
+        assert_eq!(db.places().await, [0; 4]);
+    }
+
+    /// A failing head with many behind it costs the other keys of its lane one move each row, once.
+    async fn followers_leave_the_hot_table_once_and_come_back_in_order(db: Db) {
+        const FOLLOWERS: usize = 5_000;
+        let store = db.outbox.store(&db.pool);
+        let mut tx = db.pool.begin().await.unwrap();
+        let messages: Vec<_> =
+            (0..FOLLOWERS).map(|number| message("key", &number.to_string())).collect();
+        db.outbox.enqueue_all(&mut tx, &messages).await.unwrap();
+        tx.commit().await.unwrap();
+        let claim = store.claim(&limits(100)).await.unwrap().unwrap();
+        let mut outcomes = vec![Outcome::Behind; claim.messages().len()];
+        outcomes[0] = Outcome::Park {
+            after: Duration::from_secs(3600),
+            counted: true,
+            error: PublishError::retryable("no"),
+        };
+        claim.settle(outcomes).await.unwrap();
+        assert_eq!(deliver_some(&store, &limits(1000)).await, []);
+        assert_eq!(db.places().await, [0, FOLLOWERS as i64, 0, 1]);
+
+        db.sql("UPDATE {schema}.blocked SET due_at = clock_timestamp()").await;
+        let expected: Vec<String> = (0..FOLLOWERS).map(|number| number.to_string()).collect();
+        assert_eq!(of_key(&deliver(&store, FOLLOWERS).await, "key"), expected);
+        assert_eq!(db.places().await, [0; 4]);
+    }
+
+    /// A transaction that is unrelated to the outbox neither delays nor loses anything.
+    async fn an_unrelated_open_transaction_delays_nothing(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        let mut unrelated = db.pool.begin().await.unwrap();
+        sqlx::query("SELECT pg_current_xact_id()").execute(&mut *unrelated).await.unwrap();
+        for number in 0..20 {
+            db.enqueue("key", &number.to_string()).await;
+            assert_eq!(of_key(&deliver_some(&store, &limits(10)).await, "key"), [number.to_string()]);
+        }
+        unrelated.rollback().await.unwrap();
+    }
+
+    async fn a_store_behind_a_pooler_leaves_nothing_in_its_sessions(db: Db) {
+        let pool = db.pool_with(&[("application_name", &format!("pooled_{}", db.schema))]).await;
+        let store = db.outbox.store(&pool).through_pooler();
+        let mut patient = limits(10);
+        patient.wait = Duration::from_millis(300);
+        assert!(store.claim(&patient).await.unwrap().is_none());
+        db.enqueue("key", "x").await;
+        assert_eq!(contents(&*store.claim(&patient).await.unwrap().unwrap()).len(), 1);
+        let sessions = format!(
+            "SELECT count(*) FROM pg_stat_activity AS s JOIN pg_locks AS l USING (pid) \
+             WHERE s.application_name = 'pooled_{}' AND l.locktype = 'advisory'",
+            db.schema
+        );
+        assert_eq!(db.number(&sessions).await, 0, "an advisory lock was taken");
+        let listening = format!(
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE application_name = 'pooled_{}' AND query LIKE 'LISTEN%'",
+            db.schema
+        );
+        assert_eq!(db.number(&listening).await, 0, "a session listens");
+    }
+
+    /// What an application commits asynchronously is visible before it is on disk.
+    async fn a_claim_can_wait_until_what_it_read_is_on_disk(db: Db) {
+        let store = db.outbox.store(&db.pool).wait_until_flushed();
+        let mut producer = db.connection().await;
+        db.sql_on(&mut producer, "SET synchronous_commit = off").await;
+        for number in 0..20 {
+            db.outbox
+                .enqueue(&mut producer, &message("key", &number.to_string()))
+                .await
+                .unwrap();
+            let committed: String =
+                sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text")
+                    .fetch_one(&mut producer)
+                    .await
+                    .unwrap();
+            let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+            let flushed =
+                format!("SELECT (pg_current_wal_flush_lsn() >= '{committed}')::int::bigint");
+            assert_eq!(db.number(&flushed).await, 1);
+            claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        }
+    }
+}
