@@ -103,7 +103,7 @@ wrong_stores! {
         a_wrong_number_of_outcomes_records_nothing: "the last claim had [\"1\", \"2\"]",
     }
     LosesSomeSettles {
-        many_claimers_settle_each_message_once: "came 2 times",
+        many_claimers_settle_each_message_once: " times",
     }
     CountsReleases {
         released_changes_nothing: "parked and failures of \"first\"",
