@@ -103,11 +103,7 @@ impl KafkaPublisher {
             call.send(delivery).await;
         }
         call.finish().await;
-        let open = call.open;
-        if producer.fatal_error().is_some() {
-            slot.replace(&producer);
-        }
-        open
+        call.open
     }
 
     /// Says of messages that nobody answered for whether the cluster or only their topics are away.
@@ -365,25 +361,16 @@ impl Slot {
         }
     }
 
-    /// The producer, created now if there is none.
+    /// The producer, created now if there is none or the last one has lost its session.
     fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
         let mut slot = lock(&self.producer);
-        if let Some(producer) = &*slot {
-            return Ok(Arc::clone(producer));
-        }
-        let producer = Arc::new(Producer::new(&self.config)?);
-        *slot = Some(Arc::clone(&producer));
-        Ok(producer)
-    }
-
-    /// Makes place for a new producer, unless another call has done so already.
-    fn replace(&self, lost: &Arc<Producer>) {
-        let mut slot = lock(&self.producer);
-        if slot
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, lost))
-        {
-            *slot = None;
+        match &*slot {
+            Some(producer) if producer.fatal_error().is_none() => Ok(Arc::clone(producer)),
+            _ => {
+                let producer = Arc::new(Producer::new(&self.config)?);
+                *slot = Some(Arc::clone(&producer));
+                Ok(producer)
+            }
         }
     }
 }
