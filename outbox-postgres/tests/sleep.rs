@@ -58,7 +58,7 @@ on_both_servers! {
     }
 
     /// Commits at all moments between awake and asleep.
-    async fn no_wake_up_is_lost_on_the_way_to_sleep(db: Db) {
+    async fn a_commit_while_falling_asleep_wakes(db: Db) {
         let store = Arc::new(db.outbox.store(&db.pool));
         let mut slowest = Duration::ZERO;
         for round in 0..60u64 {
