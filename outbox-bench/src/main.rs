@@ -1,3 +1,55 @@
 //! Measures the outbox, as ratios within one run.
+//!
+//! A number of messages a second says something about one machine and one hour. So every scenario
+//! measures, beside the outbox, what it is to be compared with, on the same servers and in the same
+//! run. Each scenario is a command with a file of its own: `drain.rs`.
+//!
+//! It is a program and no test: nothing here fails because a machine is slow. It does fail, with exit
+//! code 1, when messages are missing at the end.
+//!
+//! Where to read next: `setup.rs` for the servers, tables and topics that the scenarios share,
+//! `reference.rs` for the loop that the outbox is compared with, `report.rs` for what is told.
 
-fn main() {}
+mod drain;
+mod memory;
+mod reference;
+mod report;
+mod setup;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Any failure ends the run, and its text is all that is wanted of it.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Measures the outbox, as ratios within one run.
+///
+/// The servers are those of `scripts/services up`, unless OUTBOX_TEST_POSTGRES_URL and
+/// OUTBOX_TEST_KAFKA name others. Every measurement has a schema and a topic of its own, which are
+/// removed when it ends.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    Drain(drain::Args),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Cli::parse().scenario {
+        Scenario::Drain(args) => drain::run(args).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

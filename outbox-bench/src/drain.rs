@@ -1,0 +1,521 @@
+//! How fast a backlog is delivered, beside what limits it.
+//!
+//! | | phase | what it is |
+//! | --- | --- | --- |
+//! | R | reference | the row-lock loop over an equal table, nothing published |
+//! | D | drain | the outbox and the relay, with a publisher that confirms at once |
+//! | P | publish | the Kafka adapter alone, the same messages from memory, in the same order mode |
+//! | E | end to end | the outbox, the relay and Kafka |
+//!
+//! D is to be compared with R; E with 1/(1/D + 1/P), the rate at which one message after the other
+//! would pass through both halves. On a machine whose processors are the bottleneck that is the limit.
+//!
+//! Filling the tables is not measured. They are not analyzed either: the statistics of an outbox are
+//! those of a table that has just been empty. R and D begin with connecting and end with the last
+//! commit. P makes its messages while it runs, a batch at a time.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use outbox_core::{Delivery, Message, OrderMode, Publisher, PublisherExt, Relay, async_trait};
+use outbox_kafka::KafkaPublisher;
+use outbox_postgres::Outbox;
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::report::{Run, write_json};
+use crate::setup::{Servers, Workload};
+use crate::{Result, memory, reference};
+
+const PARTITIONS: i32 = 4;
+
+/// A phase that takes longer than this has lost something.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// How long the Kafka adapter alone has for one wave; its own delivery timeout is shorter.
+const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Delivers a backlog: with a publisher that confirms at once, beside the row-lock loop, and to
+/// Kafka, beside the Kafka adapter alone.
+#[derive(clap::Args, Serialize)]
+pub(crate) struct Args {
+    /// How many messages wait.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    messages: u32,
+    /// The size of a payload, in bytes.
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    bytes: u32,
+    /// How many keys the messages are spread over.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+    /// Workers of the relay and of the reference, and tasks that publish alone.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// The most messages of one claim.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+    /// `null`: R and D; `kafka`: D, P and E.
+    #[arg(long, value_enum, default_value_t = Broker::All)]
+    broker: Broker,
+    /// The order mode of D, P and E.
+    #[arg(long, value_enum, default_value_t = Order::PerKey)]
+    order: Order,
+    /// How often everything is measured; every second time backwards. Medians are reported.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// Also write the results to this file, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Broker {
+    Null,
+    Kafka,
+    All,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    PerKey,
+    PerKeyPipelined,
+}
+
+/// Numbers, never combined over different rounds but as medians.
+#[derive(Default, Serialize)]
+struct Round {
+    reference: Option<Measured>,
+    drain: Option<Measured>,
+    publish: Option<Measured>,
+    end_to_end: Option<Measured>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Measured {
+    messages_per_second: f64,
+    seconds: f64,
+    /// The peak of this process's resident memory during the phase.
+    peak_memory_bytes: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Reference,
+    Drain,
+    Publish,
+    EndToEnd,
+}
+
+impl Phase {
+    /// In the order of a first round. What holds the outbox comes before what fills the client's
+    /// queue from memory, whose memory the allocator may keep.
+    const ALL: [Self; 4] = [Self::Reference, Self::Drain, Self::EndToEnd, Self::Publish];
+
+    fn is_wanted(self, broker: Broker) -> bool {
+        match broker {
+            Broker::Null => matches!(self, Self::Reference | Self::Drain),
+            Broker::Kafka => self != Self::Reference,
+            Broker::All => true,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "R  row-lock reference, null publisher",
+            Self::Drain => "D  outbox, null publisher",
+            Self::Publish => "P  Kafka adapter alone, from memory",
+            Self::EndToEnd => "E  outbox to Kafka",
+        }
+    }
+}
+
+impl Round {
+    fn of(&self, phase: Phase) -> Option<Measured> {
+        match phase {
+            Phase::Reference => self.reference,
+            Phase::Drain => self.drain,
+            Phase::Publish => self.publish,
+            Phase::EndToEnd => self.end_to_end,
+        }
+    }
+
+    fn set(&mut self, phase: Phase, measured: Measured) {
+        *match phase {
+            Phase::Reference => &mut self.reference,
+            Phase::Drain => &mut self.drain,
+            Phase::Publish => &mut self.publish,
+            Phase::EndToEnd => &mut self.end_to_end,
+        } = Some(measured);
+    }
+
+    fn rate(&self, phase: Phase) -> Option<f64> {
+        Some(self.of(phase)?.messages_per_second)
+    }
+
+    fn drain_to_reference(&self) -> Option<f64> {
+        Some(self.rate(Phase::Drain)? / self.rate(Phase::Reference)?)
+    }
+
+    fn limit(&self) -> Option<f64> {
+        Some(1.0 / (1.0 / self.rate(Phase::Drain)? + 1.0 / self.rate(Phase::Publish)?))
+    }
+
+    fn end_to_end_to_limit(&self) -> Option<f64> {
+        Some(self.rate(Phase::EndToEnd)? / self.limit()?)
+    }
+
+    /// While the outbox is drained, with or without a broker.
+    fn peak_mib(&self) -> Option<f64> {
+        let peaks = [self.drain?, self.end_to_end.or(self.drain)?].map(|m| m.peak_memory_bytes);
+        Some(peaks[0]?.max(peaks[1]?) as f64 / 1024.0 / 1024.0)
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    run: Run,
+    args: Args,
+    rounds: Vec<Round>,
+    drain_to_reference: Option<f64>,
+    limit_per_second: Option<f64>,
+    end_to_end_to_limit: Option<f64>,
+    peak_memory_mib: Option<f64>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<()> {
+    let bench = Bench {
+        servers: Servers::new()?,
+        workload: Workload::new(args.messages as usize, args.keys, args.bytes as usize),
+        workers: args.workers.into(),
+        batch: args.batch as usize,
+        order: args.order,
+    };
+    let run = Run::describe(&bench.servers).await?;
+    run.print();
+    println!(
+        "{} messages of {} bytes, {} keys, {} workers, batch {}",
+        args.messages, args.bytes, args.keys, args.workers, args.batch
+    );
+
+    let mut phases: Vec<Phase> = Phase::ALL.to_vec();
+    phases.retain(|phase| phase.is_wanted(args.broker));
+    let mut rounds = Vec::new();
+    for number in 1..=args.rounds {
+        println!();
+        let mut round = Round::default();
+        for &phase in &phases {
+            let measured = bench
+                .measure(phase)
+                .await
+                .map_err(|error| format!("{}: {error}", phase.name()))?;
+            println!(
+                "{number:>3}  {:<38} {:>9.0}/s  {:>7.2} s  {:>6.1} MiB",
+                phase.name(),
+                measured.messages_per_second,
+                measured.seconds,
+                measured.peak_memory_bytes.unwrap_or_default() as f64 / 1024.0 / 1024.0,
+            );
+            round.set(phase, measured);
+        }
+        phases.reverse();
+        rounds.push(round);
+    }
+
+    let over_rounds = |what: fn(&Round) -> Option<f64>| median(rounds.iter().filter_map(what));
+    let report = Report {
+        drain_to_reference: over_rounds(Round::drain_to_reference),
+        limit_per_second: over_rounds(Round::limit),
+        end_to_end_to_limit: over_rounds(Round::end_to_end_to_limit),
+        peak_memory_mib: rounds.iter().filter_map(Round::peak_mib).reduce(f64::max),
+        run,
+        args,
+        rounds,
+    };
+    report.print();
+    match &report.args.json {
+        Some(file) => write_json(file, &report),
+        None => Ok(()),
+    }
+}
+
+impl Report {
+    fn print(&self) {
+        println!();
+        let line = |name: &str, value: Option<f64>, decimals: usize, goal: &str| {
+            if let Some(value) = value {
+                println!("{name:<43} {value:>9.decimals$}{goal}");
+            }
+        };
+        line("D / R", self.drain_to_reference, 2, "    goal 1.00");
+        line("limit 1/(1/D + 1/P)", self.limit_per_second, 0, "/s");
+        line("E / limit", self.end_to_end_to_limit, 2, "    goal 0.90");
+        let goal = " MiB, goal below 150 MB";
+        line("peak memory in D and E", self.peak_memory_mib, 1, goal);
+    }
+}
+
+struct Bench {
+    servers: Servers,
+    workload: Workload,
+    workers: usize,
+    batch: usize,
+    order: Order,
+}
+
+impl Bench {
+    async fn measure(&self, phase: Phase) -> Result<Measured> {
+        let servers = &self.servers;
+        match phase {
+            Phase::Reference => {
+                servers
+                    .with_schema(async |schema| self.reference(schema).await)
+                    .await
+            }
+            Phase::Drain => {
+                servers
+                    .with_schema(async |schema| {
+                        let outbox = self.workload.enqueue(servers, schema, None).await?;
+                        self.relay(&outbox, NullPublisher).await
+                    })
+                    .await
+            }
+            Phase::Publish => {
+                servers
+                    .with_topic(PARTITIONS, async |topic| self.publish(topic).await)
+                    .await
+            }
+            Phase::EndToEnd => {
+                servers
+                    .with_topic(PARTITIONS, async |topic| {
+                        servers
+                            .with_schema(async |schema| {
+                                let outbox =
+                                    self.workload.enqueue(servers, schema, Some(topic)).await?;
+                                let publisher = KafkaPublisher::new(servers.kafka_config())?;
+                                let measured = self.relay(&outbox, publisher).await?;
+                                self.all_in(topic).await?;
+                                Ok(measured)
+                            })
+                            .await
+                    })
+                    .await
+            }
+        }
+    }
+
+    async fn reference(&self, schema: &str) -> Result<Measured> {
+        reference::fill(&self.servers, schema, &self.workload).await?;
+        let clock = Clock::start();
+        let delivered = reference::drain(&self.servers, schema, self.workers, self.batch).await?;
+        let measured = clock.stop(self.workload.messages);
+        all(delivered, self.workload.messages, "delivered")?;
+        none_left(self.servers.count(&format!("{schema}.queue")).await?)?;
+        Ok(measured)
+    }
+
+    /// Drains the outbox through the real relay.
+    async fn relay(&self, outbox: &Outbox, publisher: impl Publisher) -> Result<Measured> {
+        let left = Arc::new(Countdown {
+            left: AtomicUsize::new(self.workload.messages),
+            done: Notify::new(),
+        });
+        let publisher = Counted {
+            publisher,
+            countdown: Arc::clone(&left),
+        };
+        let relay = Relay::builder(outbox.store(&self.servers.pool), publisher)
+            .workers(self.workers)
+            .batch_messages(self.batch)
+            .order(match self.order {
+                Order::PerKey => OrderMode::PerKey,
+                Order::PerKeyPipelined => OrderMode::PerKeyPipelined,
+            })
+            .build()?;
+        let clock = Clock::start();
+        relay
+            .run_until(async {
+                // What was not published by then is found in the table.
+                let _ = tokio::time::timeout(PATIENCE, left.done.notified()).await;
+            })
+            .await;
+        let measured = clock.stop(self.workload.messages);
+        for table in ["message", "parked", "dead"] {
+            let table = format!("{}.{table}", outbox.schema());
+            none_left(self.servers.count(&table).await?)?;
+        }
+        Ok(measured)
+    }
+
+    /// Publishes from memory, with as many tasks as the relay has workers. A key belongs to one task,
+    /// as a lane belongs to one worker.
+    async fn publish(&self, topic: &str) -> Result<Measured> {
+        let publisher = Arc::new(KafkaPublisher::new(self.servers.kafka_config())?);
+        let clock = Clock::start();
+        let mut tasks = JoinSet::new();
+        for task in 0..self.workers {
+            let (workload, workers) = (self.workload.clone(), self.workers);
+            let (batch, order, topic) = (self.batch, self.order, topic.to_owned());
+            let publisher = Arc::clone(&publisher);
+            tasks.spawn(async move {
+                let mut keys = workload
+                    .keys()
+                    .filter(move |&key| key as usize % workers == task);
+                loop {
+                    let some: Vec<u32> = keys.by_ref().take(batch).collect();
+                    if some.is_empty() {
+                        return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(());
+                    }
+                    for wave in waves(&some, order) {
+                        let messages: Vec<Message> = wave
+                            .iter()
+                            .map(|&key| workload.message(&topic, key))
+                            .collect::<Result<_>>()?;
+                        for answer in publisher.publish_all(&messages, WAVE_TIMEOUT).await {
+                            answer.ok_or("a message was not answered")??;
+                        }
+                    }
+                }
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        let measured = clock.stop(self.workload.messages);
+        self.all_in(topic).await?;
+        Ok(measured)
+    }
+
+    async fn all_in(&self, topic: &str) -> Result<()> {
+        let records = self.servers.records(topic, PARTITIONS).await?;
+        all(records, self.workload.messages, "in the topic")
+    }
+}
+
+fn all(found: u64, wanted: usize, what: &str) -> Result<()> {
+    if found == wanted as u64 {
+        return Ok(());
+    }
+    Err(format!("{found} of {wanted} messages {what}").into())
+}
+
+fn none_left(rows: u64) -> Result<()> {
+    if rows == 0 {
+        return Ok(());
+    }
+    Err(format!("{rows} messages are left in the table").into())
+}
+
+/// As the relay does: the n-th message of each key in the n-th wave.
+fn waves(keys: &[u32], order: Order) -> Vec<Vec<u32>> {
+    if order == Order::PerKeyPipelined {
+        return vec![keys.to_vec()];
+    }
+    let mut seen: HashMap<u32, usize> = HashMap::with_capacity(keys.len());
+    let mut waves: Vec<Vec<u32>> = Vec::new();
+    for &key in keys {
+        let number = seen.entry(key).or_default();
+        if *number == waves.len() {
+            waves.push(Vec::new());
+        }
+        waves[*number].push(key);
+        *number += 1;
+    }
+    waves
+}
+
+/// One phase's time and memory.
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        memory::forget_peak();
+        Self(Instant::now())
+    }
+
+    fn stop(self, messages: usize) -> Measured {
+        let seconds = self.0.elapsed().as_secs_f64();
+        Measured {
+            messages_per_second: messages as f64 / seconds,
+            seconds,
+            peak_memory_bytes: memory::peak(),
+        }
+    }
+}
+
+/// Confirms at once.
+struct NullPublisher;
+
+#[async_trait]
+impl Publisher for NullPublisher {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        for delivery in batch {
+            delivery.report(Ok(()));
+        }
+    }
+}
+
+/// Counts what was published, to know when the backlog is at its end. A failed message counts too: it
+/// is still in a table then, and the phase fails for that.
+struct Counted<P> {
+    publisher: P,
+    countdown: Arc<Countdown>,
+}
+
+struct Countdown {
+    left: AtomicUsize,
+    done: Notify,
+}
+
+#[async_trait]
+impl<P: Publisher> Publisher for Counted<P> {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        self.publisher.publish(batch).await;
+        let before = self
+            .countdown
+            .left
+            .fetch_sub(batch.len(), Ordering::Relaxed);
+        if before <= batch.len() {
+            self.countdown.done.notify_one();
+        }
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        1 => Some(values[middle]),
+        _ => Some((values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wave_holds_a_key_once_and_keeps_the_order() {
+        let keys = [1, 2, 1, 3, 1, 2];
+        assert_eq!(
+            waves(&keys, Order::PerKey),
+            [vec![1, 2, 3], vec![1, 2], vec![1]]
+        );
+        assert_eq!(waves(&keys, Order::PerKeyPipelined), [keys.to_vec()]);
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median([].into_iter()), None);
+    }
+}

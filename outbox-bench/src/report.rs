@@ -1,0 +1,95 @@
+//! Where and when a run was made: what every scenario tells beside its own numbers.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use sqlx::Row;
+
+use crate::Result;
+use crate::setup::Servers;
+
+/// Where and when a run was made.
+#[derive(Serialize)]
+pub(crate) struct Run {
+    date: String,
+    command: String,
+    cores: usize,
+    processor: String,
+    memory_gib: f64,
+    /// The run queue before it began: that of a machine that does nothing else is near zero.
+    load_before: String,
+    outbox: &'static str,
+    optimised: bool,
+    postgres: String,
+    librdkafka: String,
+}
+
+impl Run {
+    pub(crate) async fn describe(servers: &Servers) -> Result<Self> {
+        let row = sqlx::query(
+            "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI \"UTC\"'),
+                    current_setting('server_version')",
+        )
+        .fetch_one(&servers.pool)
+        .await?;
+        let program = env!("CARGO_PKG_NAME").to_owned();
+        let command: Vec<String> = [program]
+            .into_iter()
+            .chain(std::env::args().skip(1))
+            .collect();
+        let kib: f64 = after("/proc/meminfo", "MemTotal:")
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap_or_default();
+        Ok(Self {
+            date: row.try_get(0)?,
+            command: command.join(" "),
+            cores: std::thread::available_parallelism()?.get(),
+            processor: after("/proc/cpuinfo", "model name"),
+            memory_gib: (kib / 1024.0 / 102.4).round() / 10.0,
+            load_before: fs::read_to_string("/proc/loadavg")
+                .unwrap_or_default()
+                .split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            outbox: env!("CARGO_PKG_VERSION"),
+            optimised: !cfg!(debug_assertions),
+            postgres: row.try_get(1)?,
+            librdkafka: rdkafka::util::get_rdkafka_version().1,
+        })
+    }
+
+    pub(crate) fn print(&self) {
+        println!("{}, {}", self.date, self.command);
+        println!(
+            "{} cores, {}, {} GiB, load {} before",
+            self.cores, self.processor, self.memory_gib, self.load_before
+        );
+        println!(
+            "outbox {}, Postgres {}, librdkafka {}",
+            self.outbox, self.postgres, self.librdkafka
+        );
+        if !self.optimised {
+            println!("NOT OPTIMISED: build with --release");
+        }
+    }
+}
+
+/// Writes what was measured as JSON.
+pub(crate) fn write_json(file: &Path, report: &impl Serialize) -> Result<()> {
+    let mut json = serde_json::to_string_pretty(report)?;
+    json.push('\n');
+    fs::write(file, json).map_err(|error| format!("{}: {error}", file.display()).into())
+}
+
+/// What a line of a file of the kernel says behind its name.
+fn after(file: &str, name: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_default()
+        .trim_start_matches([' ', '\t', ':'])
+        .trim()
+        .to_owned()
+}
