@@ -1,23 +1,70 @@
 //! A transactional outbox: one crate, one feature per store and broker.
 //!
-//! It holds no code of its own. Everything of the core is here at the top; what a feature adds is in
-//! a module of its name.
+//! An application writes a [`Message`] in the transaction of its business rows. After the commit a
+//! [`Relay`] delivers it to a broker: at least once, the messages of one key in their order, with a
+//! message id by which a consumer tells a repeat. A transaction that rolls back sends nothing.
+//!
+//! This crate holds no code of its own. Everything of the core is here at the top; what a feature adds
+//! is in a module of its name.
 //!
 //! | feature | gives |
 //! | --- | --- |
-//! | `postgres` | `outbox::postgres`: enqueue in the application's transaction, and the store |
+//! | `postgres` | `outbox::postgres`: the store in Postgres, and enqueueing in its transactions |
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
 //! | `tls` | TLS for the stores and brokers that are chosen |
+//!
+//! Where to read next, by what you want to do:
+//!
+//! | to | see |
+//! | --- | --- |
+//! | make a message | [`Message::to`], and [`MessageBuilder`] for key, headers and payload |
+//! | enqueue it, make the tables | `postgres::Outbox` |
+//! | deliver, and stop cleanly | [`Relay::builder`], [`RelayBuilder`] for the settings, [`Relay::run_until`] |
+//! | choose what order costs and gives | [`OrderMode`], [`OnDead`] |
+//! | choose when a failed message is tried again | [`ExponentialBackoff`], [`RetryPolicy`] |
+//! | test without a server | [`memory`] |
+//! | add a broker or a store | [`Publisher`], [`Store`] |
+//!
+//! In short, with `postgres` and `kafka`:
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "postgres", feature = "kafka"))] mod example {
+//! use outbox::kafka::{ClientConfig, KafkaPublisher};
+//! use outbox::postgres::Outbox;
+//! use outbox::{Message, Relay};
+//!
+//! static OUTBOX: Outbox = Outbox::new();
+//!
+//! # type Error = Box<dyn std::error::Error>;
+//! async fn place_order(pool: &sqlx::PgPool, order: i64) -> Result<(), Error> {
+//!     let message = Message::to("orders.placed").key(order).json(&order)?;
+//!     let mut tx = pool.begin().await?;
+//!     sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(order).execute(&mut *tx).await?;
+//!     OUTBOX.enqueue(&mut tx, &message).await?;
+//!     Ok(tx.commit().await?)
+//! }
+//!
+//! async fn relay(pool: &sqlx::PgPool, stop: impl Future<Output = ()>) -> Result<(), Error> {
+//!     OUTBOX.migrate(pool).await?;
+//!     let mut kafka = ClientConfig::new();
+//!     kafka.set("bootstrap.servers", "127.0.0.1:9092");
+//!     let relay = Relay::builder(OUTBOX.store(pool), KafkaPublisher::new(kafka)?).build()?;
+//!     relay.run_until(stop).await;
+//!     Ok(())
+//! }
+//! # }
+//! ```
 
 pub use outbox_core::*;
 
-/// The Postgres store, and enqueue in the application's transaction.
+/// The store in Postgres: [`Outbox`](postgres::Outbox) for applications,
+/// [`PostgresStore`](postgres::PostgresStore) for the relay.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use outbox_postgres::*;
 }
 
-/// The publisher to Apache Kafka.
+/// The publisher to Apache Kafka: [`KafkaPublisher`](kafka::KafkaPublisher).
 #[cfg(feature = "kafka")]
 pub mod kafka {
     pub use outbox_kafka::*;
