@@ -145,7 +145,7 @@ $$;
 CREATE TRIGGER wake_relay AFTER INSERT ON {schema}.message
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wake_relay();
 
--- Messages set aside, inserted and deleted only. `key_hash` stands for the key, since an index on text
+-- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index on text
 -- of 64 KiB fails, or for the position where there is no key.
 CREATE TABLE {schema}.parked (
     key_hash bigint NOT NULL,
@@ -156,6 +156,10 @@ CREATE TABLE {schema}.parked (
     payload bytea,
     headers jsonb,
     enqueued_at timestamptz NOT NULL,
+    -- What was counted for a message that failed and then waited behind another of its key, which
+    -- happens without order only. Those of the head are in `blocked`, so that a retry writes no wide row.
+    times_parked integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
     PRIMARY KEY (key_hash, position)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,

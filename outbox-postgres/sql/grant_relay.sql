@@ -1,9 +1,9 @@
--- Rows move from `message` to `parked` and `dead` and are deleted; none is ever changed in place. UPDATE
--- of a lane's floor is also what locking the lane takes.
+-- Rows move from `message` to `parked` and `dead` and are deleted; none is changed in place
+-- but for its counters. UPDATE of a lane's floor is also what locking the lane takes.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.migration, {schema}.message_position TO {role};
 GRANT SELECT, UPDATE (floor) ON {schema}.lane TO {role};
 GRANT SELECT, DELETE ON {schema}.message TO {role};
-GRANT SELECT, INSERT, DELETE ON {schema}.parked TO {role};
+GRANT SELECT, INSERT, UPDATE (times_parked, failures), DELETE ON {schema}.parked TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT SELECT, INSERT ON {schema}.dead TO {role};

@@ -51,6 +51,23 @@ pub(crate) struct Follower {
     pub(crate) head: i64,
 }
 
+/// How a key that is due stands in `blocked`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueKey {
+    pub(crate) head: i64,
+    /// The message that the counters speak of.
+    pub(crate) tried: Option<Counted>,
+}
+
+/// What was counted for a parked message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) key_hash: i64,
+    pub(crate) position: i64,
+    pub(crate) parked: i32,
+    pub(crate) failures: i32,
+}
+
 /// How far a lane was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneRead {
@@ -68,8 +85,8 @@ pub(crate) struct PostgresClaim {
     pub(crate) places: Vec<Place>,
     pub(crate) followers: Vec<Follower>,
     pub(crate) broken: Vec<Broken>,
-    /// The head of each key that was read as due.
-    pub(crate) due_keys: HashMap<i64, i64>,
+    /// The keys that were read as due.
+    pub(crate) due_keys: HashMap<i64, DueKey>,
     pub(crate) lanes: Vec<LaneRead>,
 }
 
@@ -206,7 +223,16 @@ impl PostgresClaim {
         for row in &rows {
             let lane: i16 = row.try_get(0)?;
             let (key_hash, head): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
-            self.due_keys.insert(key_hash, head);
+            let tried = match row.try_get::<Option<i64>, _>(4)? {
+                Some(position) => Some(Counted {
+                    key_hash,
+                    position,
+                    parked: row.try_get(5)?,
+                    failures: row.try_get(6)?,
+                }),
+                None => None,
+            };
+            self.due_keys.insert(key_hash, DueKey { head, tried });
             let Some(position) = row.try_get::<Option<i64>, _>(7)? else {
                 continue;
             };
@@ -216,15 +242,17 @@ impl PostgresClaim {
                 position,
                 due: true,
             };
-            let tried: Option<i64> = row.try_get(4)?;
-            let (parked, failures): (i32, i32) = (row.try_get(5)?, row.try_get(6)?);
-            let (parked, failures) = match tried {
-                Some(tried) if tried == position => {
-                    (parked.unsigned_abs(), failures.unsigned_abs())
-                }
-                _ => (0, 0),
+            let (parked, failures): (i32, i32) = match tried {
+                Some(tried) if tried.position == position => (tried.parked, tried.failures),
+                _ => (row.try_get(8)?, row.try_get(9)?),
             };
-            self.take(row, 8, place, parked, failures);
+            self.take(
+                row,
+                10,
+                place,
+                parked.unsigned_abs(),
+                failures.unsigned_abs(),
+            );
         }
         Ok(())
     }

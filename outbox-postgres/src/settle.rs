@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outbox_core::{Claimed, Outcome, PublishError, PublishErrorKind};
 
-use crate::claim::{Broken, Follower, Place, PostgresClaim};
+use crate::claim::{Broken, Counted, DueKey, Follower, Place, PostgresClaim};
 use crate::scan::EMPTY;
 use crate::session::SessionError;
 
@@ -48,6 +48,9 @@ struct Plan {
     park: Vec<Place>,
     dead: Vec<Dead>,
     block: BTreeMap<i64, Block>,
+    /// What was counted for messages that do not stand for their key in `blocked`, or no longer. That
+    /// happens without order, and where a late commit parks in front of a head.
+    counters: Vec<Counted>,
     /// Keys whose head has gone, with a position that nothing parked of the key lies below.
     promote: Vec<(i64, i64)>,
     /// Late followers that lie below the head of their key, which stays blocked as it is.
@@ -63,7 +66,7 @@ impl Plan {
         outcomes: Vec<Outcome>,
         followers: &[Follower],
         broken: &[Broken],
-        due_keys: &HashMap<i64, i64>,
+        due_keys: &HashMap<i64, DueKey>,
     ) -> Self {
         let mut plan = Self::default();
         // Due keys of which something was released keep their head and stay due.
@@ -109,7 +112,10 @@ impl Plan {
                 (false, None) => plan.kept.push(place),
             }
         }
-        let mut heads = due_keys.clone();
+        let mut heads: HashMap<i64, i64> = due_keys
+            .iter()
+            .map(|(&key_hash, due)| (key_hash, due.head))
+            .collect();
         for follower in followers {
             let place = follower.place;
             plan.park.push(place);
@@ -127,6 +133,7 @@ impl Plan {
                 plan.promote.push((key_hash, head));
             }
         }
+        plan.keep_counters(due_keys, &untouched);
         let settled: HashSet<i64> = plan
             .block
             .keys()
@@ -157,7 +164,44 @@ impl Plan {
             failures: to_i32(claimed.failures.saturating_add(u32::from(counted))),
             error,
         };
+        if self.block.contains_key(&place.key_hash) {
+            self.counters.push(Counted {
+                key_hash: place.key_hash,
+                position: place.position,
+                parked: block.parked,
+                failures: block.failures,
+            });
+        }
         self.block_key(place.key_hash, block);
+    }
+
+    /// Writes down in their own rows what was counted for messages that stood for their key until now,
+    /// and are still there.
+    fn keep_counters(&mut self, due_keys: &HashMap<i64, DueKey>, untouched: &HashSet<i64>) {
+        let of = |place: &Place| (place.key_hash, place.position);
+        let gone_or_counted: HashSet<(i64, i64)> = self
+            .delivered
+            .iter()
+            .chain(self.dead.iter().map(|dead| &dead.place))
+            .map(of)
+            .chain(
+                self.counters
+                    .iter()
+                    .map(|counted| (counted.key_hash, counted.position)),
+            )
+            .collect();
+        for (key_hash, tried) in due_keys
+            .iter()
+            .filter_map(|(key, due)| Some((key, due.tried?)))
+        {
+            let stands = match self.block.get(key_hash) {
+                Some(block) => block.tried == tried.position,
+                None => untouched.contains(key_hash),
+            };
+            if !stands && !gone_or_counted.contains(&(*key_hash, tried.position)) {
+                self.counters.push(tried);
+            }
+        }
     }
 
     fn give_up(&mut self, claimed: &Claimed, place: Place, error: PublishError, halt: bool) {
@@ -183,7 +227,7 @@ impl Plan {
     }
 
     /// A key has one row in `blocked`. Where several of its messages failed, which only happens without
-    /// order, the first keeps its counters, and a halt outweighs a time.
+    /// order, the first stands for the key, and a halt outweighs a time.
     fn block_key(&mut self, key_hash: i64, block: Block) {
         self.block
             .entry(key_hash)
@@ -216,6 +260,7 @@ impl PostgresClaim {
         self.park(&plan).await?;
         self.bury(&plan).await?;
         self.block(&plan).await?;
+        self.count(&plan).await?;
         self.promote(&plan).await?;
 
         let cleared = self.cleared(&plan);
@@ -369,6 +414,36 @@ impl PostgresClaim {
         Ok(())
     }
 
+    async fn count(&mut self, plan: &Plan) -> Result<(), SessionError> {
+        if plan.counters.is_empty() {
+            return Ok(());
+        }
+        let counters = || plan.counters.iter();
+        self.shared
+            .statements
+            .settle_counters
+            .query()
+            .bind(
+                counters()
+                    .map(|counted| counted.key_hash)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                counters()
+                    .map(|counted| counted.position)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(counters().map(|counted| counted.parked).collect::<Vec<_>>())
+            .bind(
+                counters()
+                    .map(|counted| counted.failures)
+                    .collect::<Vec<_>>(),
+            )
+            .execute(&mut self.session.connection)
+            .await?;
+        Ok(())
+    }
+
     async fn promote(&mut self, plan: &Plan) -> Result<(), SessionError> {
         if plan.promote.is_empty() {
             return Ok(());
@@ -456,4 +531,101 @@ fn micros(time: Duration) -> i64 {
 
 fn to_i32(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::Message;
+
+    use super::*;
+
+    const KEY: i64 = 77;
+    /// What was counted for the message that stands for the key.
+    const TRIED: Counted = Counted {
+        key_hash: KEY,
+        position: 50,
+        parked: 3,
+        failures: 2,
+    };
+
+    fn park() -> Outcome {
+        Outcome::Park {
+            after: Duration::ZERO,
+            counted: true,
+            error: PublishError::retryable("no"),
+        }
+    }
+
+    /// A claim of the parked messages of a key at these positions, of which the one at 50 stands for it.
+    fn counters(outcomes: &[(i64, Outcome)]) -> Vec<Counted> {
+        let claimed = |position| Claimed {
+            message: Message::to("t").tombstone().unwrap(),
+            parked: if position == TRIED.position { 3 } else { 0 },
+            failures: if position == TRIED.position { 2 } else { 0 },
+        };
+        let messages: Vec<Claimed> = outcomes
+            .iter()
+            .map(|(position, _)| claimed(*position))
+            .collect();
+        let places: Vec<Place> = outcomes
+            .iter()
+            .map(|&(position, _)| Place {
+                lane: (KEY & 63) as i16,
+                key_hash: KEY,
+                position,
+                due: true,
+            })
+            .collect();
+        let outcomes = outcomes
+            .iter()
+            .map(|(_, outcome)| outcome.clone())
+            .collect();
+        let due = DueKey {
+            head: places[0].position,
+            tried: Some(TRIED),
+        };
+        Plan::new(
+            &messages,
+            &places,
+            outcomes,
+            &[],
+            &[],
+            &HashMap::from([(KEY, due)]),
+        )
+        .counters
+    }
+
+    #[test]
+    fn a_retry_of_the_head_writes_no_counters_elsewhere() {
+        assert_eq!(counters(&[(50, park()), (60, Outcome::Behind)]), []);
+        assert_eq!(counters(&[(50, Outcome::Delivered), (60, park())]), []);
+        assert_eq!(
+            counters(&[(50, Outcome::Released), (60, Outcome::Released)]),
+            []
+        );
+    }
+
+    #[test]
+    fn each_failed_message_of_a_key_is_counted() {
+        let second = Counted {
+            position: 60,
+            parked: 1,
+            failures: 1,
+            ..TRIED
+        };
+        assert_eq!(counters(&[(50, park()), (60, park())]), [second]);
+    }
+
+    #[test]
+    fn a_message_that_another_stands_in_front_of_keeps_its_counters() {
+        assert_eq!(counters(&[(40, park())]), [TRIED]);
+        assert_eq!(counters(&[(40, park()), (50, Outcome::Behind)]), [TRIED]);
+        assert_eq!(counters(&[(40, Outcome::Delivered)]), [TRIED]);
+        let again = Counted {
+            parked: 4,
+            failures: 3,
+            ..TRIED
+        };
+        assert_eq!(counters(&[(40, park()), (50, park())]), [again]);
+    }
 }

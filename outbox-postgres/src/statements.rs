@@ -54,6 +54,7 @@ statements!(
     settle_delivered,
     settle_park,
     settle_block,
+    settle_counters,
     settle_lower_head,
     settle_parked_delivered,
     settle_promote,
