@@ -78,7 +78,7 @@ enum Decision {
 impl Outbox {
     /// Counts what is where.
     ///
-    /// The rows are really counted: about a second for ten million.
+    /// The rows are really counted, so the time grows with them.
     ///
     /// # Errors
     ///
