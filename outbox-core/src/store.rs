@@ -59,7 +59,7 @@ pub struct ClaimLimits {
 pub struct Claimed {
     /// The message.
     pub message: Message,
-    /// How often it was parked as the head of its key, counted or not.
+    /// How often it was parked, counted or not.
     pub parked: u32,
     /// How many of these were failures, which count.
     pub failures: u32,
