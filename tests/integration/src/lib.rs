@@ -1,1 +1,0 @@
-//! What needs several processes or services.

@@ -1,0 +1,30 @@
+//! What the tests stand on: a scene of their own, relays as processes, servers that can be broken, and
+//! an audit that knows what was committed.
+
+pub(crate) mod audit;
+pub(crate) mod kafka;
+pub(crate) mod producer;
+pub(crate) mod relay;
+pub(crate) mod scene;
+pub(crate) mod service;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine; a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Waits for a condition; how long it took. Fails when it does not come true.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < PATIENCE, "not after {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await; // wait: the poll of a bounded loop
+    }
+    start.elapsed()
+}
+
+/// The value of one of the variables that name the test servers.
+pub(crate) fn address(variable: &str) -> String {
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run `eval \"$(scripts/services env)\"`"))
+}

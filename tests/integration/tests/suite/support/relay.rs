@@ -1,0 +1,111 @@
+//! A relay as a process.
+
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Child;
+use tokio::time::timeout;
+
+use super::scene::Scene;
+
+/// Killed when it is dropped. A test that fails shows its log.
+pub(crate) struct Relay {
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Relay {
+    /// Starts a relay for the scene, with further settings of the form `name=value`.
+    pub(crate) fn start(scene: &Scene, settings: &[&str]) -> Self {
+        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_relay"))
+            .arg(format!("database={}", scene.url))
+            .arg(format!("schema={}", scene.outbox.schema()))
+            .arg(format!("bootstrap.servers={}", scene.kafka.servers()))
+            .args(settings)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a relay process");
+        let log = Arc::new(Mutex::new(String::new()));
+        let lines = BufReader::new(child.stderr.take().expect("its standard error")).lines();
+        tokio::spawn(keep(lines, Arc::clone(&log)));
+        Self { child, log }
+    }
+
+    pub(crate) fn has_logged(&self, text: &str) -> bool {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(text)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("a relay that runs")
+    }
+
+    pub(crate) fn freeze(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    pub(crate) fn thaw(&self) {
+        signal(self.pid(), "CONT");
+    }
+
+    /// Ends it without a word.
+    pub(crate) async fn kill(mut self) {
+        self.child.kill().await.expect("a relay that runs");
+    }
+
+    /// Stops it by SIGTERM. It must end in good order, and within the time.
+    pub(crate) async fn stop(mut self, within: Duration) {
+        signal(self.pid(), "TERM");
+        let status: ExitStatus = timeout(within, self.child.wait())
+            .await
+            .unwrap_or_else(|_| panic!("the relay still runs {within:?} after SIGTERM"))
+            .expect("an exit status");
+        assert_eq!(status.code(), Some(0), "the relay's end: {status}");
+    }
+
+    /// The most memory that was resident so far, in MiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("a relay that runs");
+        let kib = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"))
+            .expect("VmHWM");
+        kib.trim().parse::<u64>().expect("a number") / 1024
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            eprintln!("--- log of relay {:?}:\n{log}---", self.child.id());
+        }
+    }
+}
+
+async fn keep(
+    mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStderr>>,
+    log: Arc<Mutex<String>>,
+) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.push_str(&line);
+        log.push('\n');
+    }
+}
+
+/// Sends a signal to a process that we started. A shell has `kill` wherever there is one.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("sh")
+        .args(["-c", &format!("kill -{name} {pid}")])
+        .status()
+        .expect("a shell");
+    assert!(status.success(), "kill -{name} {pid}");
+}
