@@ -10,9 +10,10 @@ use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
 /// `delivery.timeout.ms` unless it is configured: how long the client tries to deliver one message,
-/// in milliseconds. It must stay below the relay's publish timeout (30 s unless configured), so that
-/// the answer comes while somebody waits for it.
-pub const DELIVERY_TIMEOUT_MS: u32 = 20_000;
+/// in milliseconds. It must stay at least 4 s below half of the relay's publish timeout (30 s unless
+/// configured): a wave may begin that late, and an outage that is not explained in time passes for a
+/// failure of the messages in it.
+pub const DELIVERY_TIMEOUT_MS: u32 = 10_000;
 
 /// The largest `delivery.timeout.ms`, in milliseconds. A message stays in the client's queue for as
 /// long, also after the caller has gone.
@@ -308,7 +309,7 @@ mod tests {
             ("acks", "all"),
             ("enable.idempotence", "true"),
             ("partitioner", "murmur2_random"),
-            ("message.timeout.ms", "20000"),
+            ("message.timeout.ms", "10000"),
         ] {
             assert_eq!(config.client().get(property), Some(value), "{property}");
         }

@@ -491,3 +491,19 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DELIVERY_TIMEOUT_MS;
+
+    /// The relay counts a failure of what stayed without an answer beside confirmed messages, and a
+    /// wave may have no more than the second half of the publish timeout.
+    #[test]
+    fn an_outage_in_mid_batch_is_explained_before_it_looks_like_a_failure_of_messages() {
+        const RELAY_PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
+        // The client looks for messages whose time is over once a second.
+        let timed_out = Duration::from_millis(DELIVERY_TIMEOUT_MS.into()) + Duration::from_secs(1);
+        assert!(timed_out + PROBE_TIMEOUT < RELAY_PUBLISH_TIMEOUT / 2);
+    }
+}
