@@ -1,4 +1,4 @@
-//! A Postgres that restarts and crashes.
+//! A Postgres that restarts, crashes and ends sessions.
 
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,45 @@ async fn a_relay_starts_waits_and_stops_in_time_while_postgres_is_away() {
         scene.settled().await;
         assert!(patient.has_logged("the store works again"));
         patient.stop(STOP).await;
+        scene.audit().await.assert_exactly_once();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sleeping_relay_that_loses_every_session_finds_messages_and_sleeps_again() {
+    play(Servers::Steady, async |scene| {
+        let relay = Relay::start(scene, &[]);
+        let asleep = async || {
+            scene
+                .number(
+                    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) \
+                      WHERE locktype = 'advisory' AND pg_locks.mode = 'ExclusiveLock' \
+                        AND granted AND application_name = '{schema}'",
+                )
+                .await
+                == 1
+        };
+        scene.write_backlog(5, 1, 1).await;
+        until("the relay sleeps", asleep).await;
+        scene.settled().await;
+
+        let ended = scene
+            .number(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                  WHERE application_name = '{schema}'",
+            )
+            .await;
+        assert!(ended >= 2, "it had {ended} sessions");
+        scene.execute(include_str!("support/one_more.sql")).await;
+        let took = scene.settled().await;
+        assert!(took < Duration::from_secs(5), "found after {took:?}");
+
+        until("the relay sleeps again", asleep).await;
+        scene.execute(include_str!("support/one_more.sql")).await;
+        let took = scene.settled().await;
+        assert!(took < Duration::from_secs(5), "woken after {took:?}");
+        relay.stop(STOP).await;
         scene.audit().await.assert_exactly_once();
     })
     .await;

@@ -20,7 +20,12 @@ impl Relay {
     /// Starts a relay for the scene, with further settings of the form `name=value`.
     pub(crate) fn start(scene: &Scene, settings: &[&str]) -> Self {
         let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_relay"))
-            .arg(format!("database={}", scene.url))
+            // Its sessions can be told from those of the test.
+            .arg(format!(
+                "database={}?application_name={}",
+                scene.url,
+                scene.outbox.schema()
+            ))
             .arg(format!("schema={}", scene.outbox.schema()))
             .arg(format!("bootstrap.servers={}", scene.kafka.servers()))
             .args(settings)
