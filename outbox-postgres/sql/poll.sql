@@ -77,6 +77,8 @@ SELECT array_agg(probe.floor ORDER BY probe.lane),
        (SELECT bound.g FROM bound),
        (SELECT sequence.q FROM sequence),
        pg_current_snapshot()::text,
-       {epoch}
+       {epoch},
+       -- Assigned by the locks above.
+       pg_current_xact_id_if_assigned()::text::bigint
   FROM probe
   LEFT JOIN locked ON locked.lane = probe.lane

@@ -291,21 +291,20 @@ impl PostgresClaim {
             .fetch_all(&mut self.session.connection)
             .await?;
 
+        // The count or the byte bound may have cut off more of the last lane, and lanes after it.
+        let mut cut = rows.len() == room;
+        let mut last_lane: Option<i16> = None;
         let mut read: HashMap<usize, (usize, i64)> = HashMap::new();
-        let (mut kept, mut scanned) = (0, 0);
         for row in &rows {
-            if let Some(xid) = row.try_get::<Option<i64>, _>(0)?
-                && kept == 0
-            {
-                self.session.scan.own_xid(xid)?;
-            }
-            let Some(lane) = row.try_get::<Option<i16>, _>(1)? else {
+            let (fits, is_last): (bool, bool) = (row.try_get(4)?, row.try_get(5)?);
+            cut |= is_last;
+            if !fits {
                 break;
-            };
-            let (position, key_hash): (i64, i64) = (row.try_get(2)?, row.try_get(3)?);
-            let head: Option<i64> = row.try_get(4)?;
-            scanned = row.try_get::<i64, _>(5)?;
-            kept += 1;
+            }
+            let lane: i16 = row.try_get(0)?;
+            last_lane = Some(lane);
+            let (position, key_hash): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
+            let head: Option<i64> = row.try_get(3)?;
             let (count, last) = read.entry(lane as usize).or_default();
             (*count, *last) = (*count + 1, position);
             let place = Place {
@@ -320,14 +319,8 @@ impl PostgresClaim {
             }
         }
 
-        // A lane was read to its end if its limit was not reached and the byte bound came later.
-        let cut = kept < scanned;
-        let last_lane = rows
-            .last()
-            .map(|row| row.try_get::<Option<i16>, _>(1))
-            .transpose()?
-            .flatten();
-        let mut reached = false;
+        // A lane was read to its end if its limit was not reached and nothing was cut off before that.
+        let mut reached = cut && last_lane.is_none();
         for &lane in held {
             let is_last = last_lane == Some(lane as i16);
             let up_to = match read.get(&lane) {

@@ -137,6 +137,9 @@ impl Session {
             .into());
         }
         self.scan.polled(&poll)?;
+        if let Some(xid) = row.try_get(11)? {
+            self.scan.own_xid(xid)?;
+        }
         Ok((poll, wanted))
     }
 

@@ -283,4 +283,25 @@ on_both_servers! {
             claim.settle(vec![Outcome::Delivered]).await.unwrap();
         }
     }
+
+    /// A byte bound that leaves no room beside a retry hides nothing from the next claim.
+    async fn what_does_not_fit_beside_a_retry_is_claimed_next(db: Db) {
+        for key in ["one", "two"] {
+            db.enqueue(key, &"x".repeat(600)).await;
+        }
+        let store = db.outbox.store(&db.pool);
+        let mut room_for_one = limits(10);
+        room_for_one.bytes = 700;
+        let claim = store.claim(&room_for_one).await.unwrap().unwrap();
+        let first = contents(&*claim);
+        assert_eq!(first.len(), 1);
+        let error = PublishError::retryable("no");
+        claim.settle(vec![Outcome::Park { after: Duration::ZERO, counted: true, error }]).await.unwrap();
+
+        assert_eq!(deliver_some(&store, &room_for_one).await, first);
+        let second = deliver_some(&store, &room_for_one).await;
+        assert_eq!(second.len(), 1);
+        assert_ne!(second, first);
+        assert_eq!(db.places().await, [0; 4]);
+    }
 }
