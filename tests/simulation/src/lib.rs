@@ -3,7 +3,7 @@
 //! One run is a small world: producers write transactions whose messages become visible late or never,
 //! two relays of three workers deliver them, an operator kills, stops and restarts the relays, and the
 //! store and the broker between them misbehave in every way that their contracts allow. Then the faults
-//! end, everything has to be delivered, and the [`check`](crate::check) looks at what the broker took,
+//! end, everything has to be delivered, and `check.rs` looks at what the broker took,
 //! in which order, and at what the store recorded.
 //!
 //! The relay is the real one. The store is the one in memory behind faults; the broker is a model of
