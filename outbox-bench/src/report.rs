@@ -19,6 +19,9 @@ pub(crate) struct Run {
     memory_gib: f64,
     /// The run queue before it began: that of a machine that does nothing else is near zero.
     load_before: String,
+    /// Transactions of others in the database, prepared ones among them, that were a minute old
+    /// before it began. While they last nobody can remove what was deleted.
+    old_transactions: i64,
     outbox: &'static str,
     optimised: bool,
     postgres: String,
@@ -29,7 +32,13 @@ impl Run {
     pub(crate) async fn describe(servers: &Servers) -> Result<Self> {
         let row = sqlx::query(
             "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI \"UTC\"'),
-                    current_setting('server_version')",
+                    current_setting('server_version'),
+                    (SELECT count(*) FROM pg_prepared_xacts
+                      WHERE database = current_database()
+                        AND prepared < now() - interval '1 minute')
+                    + (SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database()
+                          AND xact_start < now() - interval '1 minute')",
         )
         .fetch_one(&servers.pool)
         .await?;
@@ -54,6 +63,7 @@ impl Run {
                 .next()
                 .unwrap_or_default()
                 .to_owned(),
+            old_transactions: row.try_get(2)?,
             outbox: env!("CARGO_PKG_VERSION"),
             optimised: !cfg!(debug_assertions),
             postgres: row.try_get(1)?,
@@ -71,6 +81,12 @@ impl Run {
             "outbox {}, Postgres {}, librdkafka {}",
             self.outbox, self.postgres, self.librdkafka
         );
+        if self.old_transactions > 0 {
+            println!(
+                "{} OLD TRANSACTIONS IN THE DATABASE: deleted rows pile up, which slows the reference",
+                self.old_transactions
+            );
+        }
         if !self.optimised {
             println!("NOT OPTIMISED: build with --release");
         }
