@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -22,10 +22,7 @@ use uuid::Uuid;
 
 use crate::scan::{EMPTY, LANES};
 use crate::session::{Session, SessionError};
-use crate::statements::STATEMENT_TIMEOUT;
 use crate::store::Shared;
-
-const FLUSH_POLL: Duration = Duration::from_millis(5);
 
 /// Where a claimed message lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +167,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
         return Ok(Look::Again);
     }
     if shared.options.wait_until_flushed {
-        claim.wait_until_flushed().await?;
+        claim.session.flush(&shared.connect).await?;
     }
     Ok(Look::Claimed(Box::new(claim)))
 }
@@ -334,31 +331,6 @@ impl PostgresClaim {
             }
         }
         Ok(())
-    }
-
-    /// Waits until the server's disk holds what this claim has read; the server's own writer sees to
-    /// that within three times its `wal_writer_delay`.
-    async fn wait_until_flushed(&mut self) -> Result<(), SessionError> {
-        let statements = &self.shared.statements;
-        let connection = &mut self.session.connection;
-        let written: String = statements
-            .wal_position
-            .query()
-            .fetch_one(&mut *connection)
-            .await?
-            .try_get(0)?;
-        let started = Instant::now();
-        loop {
-            let flushed = statements.flushed.query().bind(&written);
-            if flushed.fetch_one(&mut *connection).await?.try_get(0)? {
-                return Ok(());
-            }
-            if started.elapsed() > STATEMENT_TIMEOUT {
-                let reason = format!("the log was not flushed in {STATEMENT_TIMEOUT:?}");
-                return Err(sqlx::Error::Protocol(reason).into());
-            }
-            tokio::time::sleep(FLUSH_POLL).await;
-        }
     }
 
     /// Takes a row into the claim; the columns of the message start at `column`.

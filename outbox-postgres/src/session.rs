@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub(crate) due_first: bool,
     /// When the floor of each lane was last written.
     pub(crate) floor_written: [Option<Instant>; LANES],
+    /// For flushing, where that is asked: a claim's own transaction is open.
+    flusher: Option<PgConnection>,
     server_version: u32,
 }
 
@@ -74,6 +76,7 @@ impl Session {
             turn: fastrand::usize(..LANES),
             due_first: false,
             floor_written: [None; LANES],
+            flusher: None,
             server_version: server_version.unsigned_abs(),
         })
     }
@@ -150,6 +153,18 @@ impl Session {
     ) -> Result<(), SessionError> {
         let xid = Self::take_xid(&mut self.connection, statements).await?;
         Ok(self.scan.fresh_xid(xid)?)
+    }
+
+    /// Waits until the server's disk holds everything that is visible now.
+    pub(crate) async fn flush(&mut self, options: &PgConnectOptions) -> Result<(), sqlx::Error> {
+        let connection = match &mut self.flusher {
+            Some(connection) => connection,
+            none => none.insert(options.connect().await?),
+        };
+        sqlx::raw_sql(crate::statements::FLUSH)
+            .execute(connection)
+            .await?;
+        Ok(())
     }
 
     async fn take_xid(

@@ -13,6 +13,9 @@ use crate::schema::Schema;
 /// What the server adds to the time that a claim is held before it ends the claim by itself.
 pub(crate) const HOLD_MARGIN: Duration = Duration::from_secs(10);
 
+/// Run by itself, and not prepared: it is a transaction of its own.
+pub(crate) const FLUSH: &str = include_str!("../sql/flush.sql");
+
 /// The longest that one statement of ours may run, and wait for a lock.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -49,8 +52,6 @@ statements!(
     poll,
     read,
     due,
-    wal_position,
-    flushed,
     settle_delivered,
     settle_park,
     settle_block,

@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) sweep: Sweep,
     schema: Schema,
-    connect: PgConnectOptions,
+    pub(crate) connect: PgConnectOptions,
     sessions: Mutex<Vec<(Session, Instant)>>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
