@@ -19,7 +19,8 @@ pub trait RetryPolicy: Send + Sync + 'static {
 /// The jitter comes from the message id and the number of the try, so that it spreads messages that
 /// failed together and is still pure: each time lies between half and the whole of the doubled one.
 ///
-/// The default: first 1 s, longest 5 min, 20 failures, about an hour and a quarter in all.
+/// The default: first 1 s, longest 5 min, 20 failures. The last comes half an hour to
+/// an hour after the first, beside the time that the tries themselves take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExponentialBackoff {
     /// The time after the first failure, before jitter.
