@@ -1,13 +1,16 @@
 -- The parked messages whose keys are due in the lanes that this transaction has locked: the head of
 -- each and what waits behind it, in order. A key that is blocked without a parked message (deleted by
 -- hand) comes back without one, so that the settle can unblock it.
-SELECT kept.lane, kept.key_hash, kept.head, kept.due_at, kept.tried, kept.tried_parked, kept.tried_failures,
-       kept.position, kept.times_parked, kept.failures, kept.id, kept.topic, kept.key, kept.payload, kept.headers::text
+SELECT kept.lane, kept.key_hash, kept.head, kept.due_at,
+       kept.tried, kept.tried_parked, kept.tried_failures,
+       kept.position, kept.times_parked, kept.failures,
+       kept.id, kept.topic, kept.key, kept.payload, kept.headers::text
   FROM (
       SELECT held.lane, blocked.key_hash, blocked.head, blocked.tried,
              blocked.parked AS tried_parked, blocked.failures AS tried_failures,
              (extract(epoch FROM blocked.due_at) * 1000000)::bigint AS due_at,
-             parked.position, parked.times_parked, parked.failures, parked.id, parked.topic, parked.key, parked.payload, parked.headers,
+             parked.position, parked.times_parked, parked.failures,
+             parked.id, parked.topic, parked.key, parked.payload, parked.headers,
              row_number() OVER walk AS number,
              size.bytes,
              sum(size.bytes) OVER walk AS bytes_so_far
@@ -38,5 +41,7 @@ SELECT kept.lane, kept.key_hash, kept.head, kept.due_at, kept.tried, kept.tried_
       WINDOW walk AS (ORDER BY blocked.due_at, blocked.key_hash, parked.position
                       ROWS UNBOUNDED PRECEDING)
   ) AS kept
- WHERE kept.number <= $3::integer AND (kept.bytes_so_far <= $4::bigint OR kept.bytes_so_far = kept.bytes)
+ WHERE kept.number <= $3::integer
+   -- One message that is larger than the bound goes alone.
+   AND (kept.bytes_so_far <= $4::bigint OR kept.bytes_so_far = kept.bytes)
  ORDER BY kept.number

@@ -13,7 +13,7 @@ use sqlx::{PgConnection, PgPool, Row as _};
 use crate::Outbox;
 
 /// A decision about many messages is cut into steps of so many.
-const STEP: usize = 1_000;
+const STEP: u32 = 1_000;
 
 /// So that a statement sees what was committed while the one before it waited for a lock, whatever
 /// the server's default is.
@@ -188,7 +188,7 @@ impl Outbox {
         let mut after = None;
         // A message that is replayed and dies again stays behind `after`: it is not decided about twice.
         while decided < limit {
-            let step = u32::try_from(limit - decided).map_or(STEP as u32, |n| n.min(STEP as u32));
+            let step = u32::try_from(limit - decided).map_or(STEP, |left| left.min(STEP));
             let page = self.dead(pool, after, step).await?;
             let Some(last) = page.last() else {
                 break;
@@ -207,7 +207,7 @@ impl Outbox {
         decision: Decision,
     ) -> Result<u64, sqlx::Error> {
         let mut decided = 0;
-        for ids in ids.chunks(STEP) {
+        for ids in ids.chunks(STEP as usize) {
             let mut tx = pool.begin().await?;
             let lanes: Vec<(i16, Vec<Uuid>)> =
                 sqlx::query_as(self.sql(include_str!("../sql/dead_lanes.sql")))

@@ -258,7 +258,7 @@ impl PostgresClaim {
         );
         self.remove_delivered(&plan).await?;
         self.park(&plan).await?;
-        self.bury(&plan).await?;
+        self.record_dead(&plan).await?;
         self.block(&plan).await?;
         self.count(&plan).await?;
         self.promote(&plan).await?;
@@ -300,7 +300,7 @@ impl PostgresClaim {
                 .bind(positions(&hot))
                 .execute(&mut self.session.connection)
                 .await?;
-            self.expect("delivered", hot.len(), done.rows_affected());
+            self.report_missing("delivered", hot.len(), done.rows_affected());
         }
         if !due.is_empty() {
             let done = self
@@ -312,7 +312,7 @@ impl PostgresClaim {
                 .bind(positions(&due))
                 .execute(&mut self.session.connection)
                 .await?;
-            self.expect("delivered after parking", due.len(), done.rows_affected());
+            self.report_missing("delivered after parking", due.len(), done.rows_affected());
         }
         Ok(())
     }
@@ -330,11 +330,11 @@ impl PostgresClaim {
             .bind(positions(&plan.park))
             .execute(&mut self.session.connection)
             .await?;
-        self.expect("parked", plan.park.len(), done.rows_affected());
+        self.report_missing("parked", plan.park.len(), done.rows_affected());
         Ok(())
     }
 
-    async fn bury(&mut self, plan: &Plan) -> Result<(), SessionError> {
+    async fn record_dead(&mut self, plan: &Plan) -> Result<(), SessionError> {
         let (due, hot): (Vec<&Dead>, Vec<&Dead>) =
             plan.dead.iter().partition(|dead| dead.place.due);
         for (dead, is_due) in [(hot, false), (due, true)] {
@@ -364,7 +364,7 @@ impl PostgresClaim {
                 .bind(dead.iter().map(|dead| dead.halted).collect::<Vec<_>>())
                 .execute(&mut self.session.connection)
                 .await?;
-            self.expect("given up", places.len(), done.rows_affected());
+            self.report_missing("given up", places.len(), done.rows_affected());
         }
         Ok(())
     }
@@ -492,7 +492,7 @@ impl PostgresClaim {
 
     /// Rows that are gone although this claim held their lane were deleted by hand, or an invariant is
     /// broken. The others are settled all the same.
-    fn expect(&self, what: &'static str, expected: usize, found: u64) {
+    fn report_missing(&self, what: &'static str, expected: usize, found: u64) {
         if found != expected as u64 {
             let missing = (expected as u64).saturating_sub(found);
             metrics::counter!(MISSING_ROWS).increment(missing);

@@ -36,8 +36,8 @@ impl Sweep {
     /// Has a session sweep the lane whose time has come.
     pub(crate) fn assign(&self, scan: &mut Scan) {
         let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = turn.assigned.is_none_or(|since| since.elapsed() > LOST);
-        if Instant::now() >= turn.at && lost {
+        let free = turn.assigned.is_none_or(|since| since.elapsed() > LOST);
+        if Instant::now() >= turn.at && free {
             turn.assigned = Some(Instant::now());
             scan.sweep(turn.lane);
         }
