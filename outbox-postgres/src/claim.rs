@@ -107,7 +107,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     session.begin(statements, limits).await?;
     shared.sweep.assign(&mut session.scan);
     let width = session.width.min(limits.messages).max(1);
-    let (poll, wanted) = session.poll(statements, width).await?;
+    let poll = session.poll(statements, width).await?;
 
     let held: Vec<usize> = (0..LANES).filter(|&lane| poll.locked[lane]).collect();
     if held.is_empty() {
@@ -125,7 +125,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             .min();
         shared.put_back(session);
         return Ok(Look::Nothing {
-            contended: wanted > 0,
+            contended: poll.wanted > 0,
             due_in,
         });
     }
@@ -155,7 +155,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     // More lanes had work than were locked, and those that were locked gave little: the next claim of
     // this session takes more at once, which saves transactions.
     let full = claim.messages.len() * 2 >= limits.messages;
-    claim.session.width = match (full, wanted as usize > held.len()) {
+    claim.session.width = match (full, poll.wanted as usize > held.len()) {
         (true, _) => shared.options.lanes_per_claim,
         (false, true) => (claim.session.width * 2).min(LANES),
         (false, false) => claim.session.width,

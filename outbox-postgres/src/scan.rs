@@ -66,6 +66,8 @@ pub(crate) struct Poll {
     pub(crate) heads: Vec<Option<i64>>,
     pub(crate) due: Vec<Option<i64>>,
     pub(crate) locked: Vec<bool>,
+    /// How many lanes it would have locked, had it been allowed all and others none.
+    pub(crate) wanted: i64,
     /// The database's time, in microseconds since the epoch.
     pub(crate) now: i64,
     pub(crate) g: i64,
@@ -284,6 +286,7 @@ mod tests {
             heads: vec![None; LANES],
             due: vec![None; LANES],
             locked: vec![false; LANES],
+            wanted: 0,
             now: REPLAY_MICROS * 2,
             g,
             q,

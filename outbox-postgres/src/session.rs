@@ -104,7 +104,7 @@ impl Session {
         &mut self,
         statements: &Statements,
         width: usize,
-    ) -> Result<(Poll, i64), SessionError> {
+    ) -> Result<Poll, SessionError> {
         let row = statements
             .poll
             .query()
@@ -125,13 +125,13 @@ impl Session {
             heads: row.try_get(2)?,
             due: row.try_get(3)?,
             locked: row.try_get(4)?,
+            wanted: row.try_get(5)?,
             now: row.try_get(6)?,
             g: row.try_get(7)?,
             q: row.try_get(8)?,
             snapshot: row.try_get(9)?,
             epoch: row.try_get(10)?,
         };
-        let wanted: i64 = row.try_get(5)?;
         if poll.floors.len() != LANES {
             return Err(sqlx::Error::Protocol(format!(
                 "the lane table has {} rows where {LANES} belong",
@@ -143,7 +143,7 @@ impl Session {
         if let Some(xid) = row.try_get(11)? {
             self.scan.own_xid(xid)?;
         }
-        Ok((poll, wanted))
+        Ok(poll)
     }
 
     /// Takes an own transaction id alone, for a mark that keeps an idle session's polls short.

@@ -80,7 +80,7 @@ impl Plan {
                     counted,
                     error,
                 } => {
-                    plan.park_head(claimed, *place, Some(after), counted, error);
+                    plan.park_head(claimed, *place, after, counted, error);
                 }
                 Outcome::Dead { error, halt } => plan.give_up(claimed, *place, error, halt),
                 Outcome::Behind => behind.push(*place),
@@ -149,7 +149,7 @@ impl Plan {
         &mut self,
         claimed: &Claimed,
         place: Place,
-        after: Option<Duration>,
+        after: Duration,
         counted: bool,
         error: PublishError,
     ) {
@@ -158,7 +158,7 @@ impl Plan {
         }
         let block = Block {
             head: place.position,
-            after: after.map(micros),
+            after: Some(micros(after)),
             tried: place.position,
             parked: to_i32(claimed.parked.saturating_add(1)),
             failures: to_i32(claimed.failures.saturating_add(u32::from(counted))),
