@@ -188,8 +188,8 @@ impl PostgresClaim {
         if lanes.is_empty() {
             return Ok(());
         }
-        // At most half of a claim, so that neither kind starves the other; a claim of one message
-        // takes turns.
+        // At most half of a claim, in messages and in bytes, so that neither kind starves the other; a
+        // claim of one message takes turns.
         self.session.due_first = !self.session.due_first;
         let count = match limits.messages / 2 {
             0 if self.session.due_first => 1,
@@ -209,7 +209,7 @@ impl PostgresClaim {
             .bind(numbers)
             .bind(floors)
             .bind(to_i32(count))
-            .bind(to_i64(limits.bytes))
+            .bind(to_i64(limits.bytes / 2))
             .fetch_all(&mut self.session.connection)
             .await?;
         for row in rows.iter().rev() {

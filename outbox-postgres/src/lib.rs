@@ -33,4 +33,4 @@ pub use grants::Access;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use schema::{InvalidSchema, MAX_SCHEMA_BYTES};
-pub use store::PostgresStore;
+pub use store::{InvalidLanes, PostgresStore};

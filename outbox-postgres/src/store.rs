@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::Outbox;
 use crate::claim::{self, Look};
+use crate::scan::LANES;
 use crate::schema::Schema;
 use crate::session::{Session, SessionError};
 use crate::statements::Statements;
@@ -29,6 +30,9 @@ const ASLEEP_POLL: Duration = Duration::from_secs(10);
 const UNARMED_POLL: Duration = Duration::from_secs(1);
 /// How often one polls that sees work in lanes that others hold: they may have died.
 const CONTENDED_POLL: Duration = Duration::from_millis(100);
+/// However short its wait, a claim that finds nothing but rows to move, or lanes to look at, goes on
+/// with that for so long.
+const MOVING: Duration = Duration::from_secs(1);
 /// A session that was not used for so long is closed.
 const SESSION_IDLE: Duration = Duration::from_secs(300);
 
@@ -41,6 +45,13 @@ const SESSION_IDLE: Duration = Duration::from_secs(300);
 /// and that were gone when it was settled. Anything but zero wants a person, and is logged as an error.
 pub struct PostgresStore {
     shared: Arc<Shared>,
+}
+
+/// A number of lanes that no claim can take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lanes_per_claim is {lanes}, allowed is 1 to {LANES}")]
+pub struct InvalidLanes {
+    lanes: usize,
 }
 
 /// What all claims of one store share.
@@ -65,7 +76,9 @@ pub(crate) struct Options {
 }
 
 impl Outbox {
-    /// The relay's side of this outbox. Takes the pool's connection options, never its connections.
+    /// The relay's side of this outbox. Takes the pool's connection options, never its connections. For
+    /// an outbox [without prepared statements](Self::without_prepared_statements) it is one
+    /// [through a pooler](PostgresStore::through_pooler).
     pub fn store(&self, pool: &PgPool) -> PostgresStore {
         let connect = (*pool.connect_options())
             .clone()
@@ -74,7 +87,7 @@ impl Outbox {
             lanes_per_claim: PostgresStore::LANES_PER_CLAIM,
             wait_until_flushed: false,
             asynchronous_settle: true,
-            pooled: false,
+            pooled: !self.prepared,
         };
         PostgresStore::new(self.schema.clone(), connect, options)
     }
@@ -113,9 +126,16 @@ impl PostgresStore {
     /// How many lanes one claim takes under load, 1 to 64. Fewer let more workers claim side by side;
     /// more give each claim more keys, and so shorter waves. A claim takes more by itself while
     /// traffic is thin.
-    #[must_use]
-    pub fn lanes_per_claim(self, lanes: usize) -> Self {
-        self.with(|options| options.lanes_per_claim = lanes.clamp(1, crate::scan::LANES))
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidLanes`]: a number that no claim can take.
+    pub fn lanes_per_claim(self, lanes: usize) -> Result<Self, InvalidLanes> {
+        if (1..=LANES).contains(&lanes) {
+            Ok(self.with(|options| options.lanes_per_claim = lanes))
+        } else {
+            Err(InvalidLanes { lanes })
+        }
     }
 
     /// For connections through a transaction pooler such as PgBouncer: nothing outlives a transaction,
@@ -213,7 +233,8 @@ impl Store for PostgresStore {
                     shared.idle.store(0, Ordering::Relaxed);
                     return Ok(Some(claim));
                 }
-                Ok(Look::Again) => continue,
+                Ok(Look::Again) if started.elapsed() < limits.wait.max(MOVING) => continue,
+                Ok(Look::Again) => return Ok(None),
                 Ok(Look::Nothing { contended, due_in }) => (contended, due_in),
                 Err(error) => {
                     // What ended one session has likely ended the others.

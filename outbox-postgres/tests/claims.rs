@@ -241,24 +241,86 @@ on_both_servers! {
 
     async fn a_store_behind_a_pooler_leaves_nothing_in_its_sessions(db: Db) {
         let pool = db.pool_with(&[("application_name", &format!("pooled_{}", db.schema))]).await;
-        let store = db.outbox.store(&pool).through_pooler();
-        let mut patient = limits(10);
-        patient.wait = Duration::from_millis(300);
-        assert!(store.claim(&patient).await.unwrap().is_none());
-        db.enqueue("key", "x").await;
-        assert_eq!(contents(&*store.claim(&patient).await.unwrap().unwrap()).len(), 1);
-        let sessions = format!(
-            "SELECT count(*) FROM pg_stat_activity AS s JOIN pg_locks AS l USING (pid) \
-             WHERE s.application_name = 'pooled_{}' AND l.locktype = 'advisory'",
-            db.schema
-        );
-        assert_eq!(db.number(&sessions).await, 0, "an advisory lock was taken");
-        let listening = format!(
-            "SELECT count(*) FROM pg_stat_activity \
-             WHERE application_name = 'pooled_{}' AND query LIKE 'LISTEN%'",
-            db.schema
-        );
-        assert_eq!(db.number(&listening).await, 0, "a session listens");
+        let stores = [
+            db.outbox.store(&pool).through_pooler(),
+            // An outbox that is told so has its store know it too.
+            db.outbox.clone().without_prepared_statements().store(&pool),
+        ];
+        for store in stores {
+            // Long enough for another store to fall asleep, which takes 127 ms of polls.
+            let mut patient = limits(10);
+            patient.wait = Duration::from_secs(1);
+            assert!(store.claim(&patient).await.unwrap().is_none());
+            let sleeping = format!(
+                "SELECT count(*) FROM pg_stat_activity \
+                 WHERE application_name = 'pooled_{}' AND query LIKE '%advisory_lock%'",
+                db.schema
+            );
+            assert_eq!(db.number(&sleeping).await, 0, "a session sleeps with a lock");
+            db.enqueue("key", "x").await;
+            let claim = store.claim(&patient).await.unwrap().unwrap();
+            assert_eq!(contents(&*claim).len(), 1);
+            claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        }
+    }
+
+    /// A backlog behind a blocked key is only moved, and that must not outlast the caller's patience:
+    /// the relay would take it for a store that does not answer.
+    async fn a_claim_that_only_moves_rows_keeps_to_its_time(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.enqueue("key", "head").await;
+        let claim = store.claim(&limits(1)).await.unwrap().unwrap();
+        let park = Outcome::Park {
+            after: Duration::from_secs(3600),
+            counted: true,
+            error: PublishError::retryable("no"),
+        };
+        claim.settle(vec![park]).await.unwrap();
+        db.sql(
+            "INSERT INTO {schema}.message (topic, key, payload)
+             SELECT 'test', 'key', 'x' FROM generate_series(1, 60000)",
+        )
+        .await;
+        // Ten rows at a time are 6,000 transactions.
+        assert!(store.claim(&limits(10)).await.unwrap().is_none());
+        assert!(db.places().await[0] > 0, "one claim moved all of it");
+        until("all has moved", async || {
+            assert!(store.claim(&limits(1000)).await.unwrap().is_none());
+            db.places().await == [0, 60_001, 0, 1]
+        })
+        .await;
+    }
+
+    /// Neither the number nor the bytes of what is tried again take all of a claim.
+    async fn large_retries_leave_room_for_new_messages(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for key in ["one", "two"] {
+            db.enqueue(key, &"x".repeat(600)).await;
+        }
+        let mut parked = 0;
+        while parked < 2 {
+            let Some(claim) = store.claim(&limits(10)).await.unwrap() else { continue };
+            parked += claim.messages().len();
+            let error = PublishError::retryable("no");
+            let park = Outcome::Park { after: Duration::ZERO, counted: true, error };
+            let outcomes = vec![park; claim.messages().len()];
+            claim.settle(outcomes).await.unwrap();
+        }
+        db.enqueue("new", &"x".repeat(600)).await;
+        let mut both = limits(10);
+        both.bytes = 1400;
+        let keys: Vec<String> =
+            deliver_some(&store, &both).await.into_iter().map(|(key, _)| key).collect();
+        assert!(keys.contains(&"new".to_owned()), "{keys:?}");
+        assert_eq!(keys.len(), 2, "{keys:?}");
+    }
+
+    async fn a_number_of_lanes_that_there_are_not_is_refused(db: Db) {
+        for lanes in [0, 65] {
+            let refused = db.outbox.store(&db.pool).lanes_per_claim(lanes).map(drop).unwrap_err();
+            let expected = format!("lanes_per_claim is {lanes}, allowed is 1 to 64");
+            assert_eq!(refused.to_string(), expected);
+        }
     }
 
     /// What an application commits asynchronously is visible before it is on disk.

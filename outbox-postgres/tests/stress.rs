@@ -180,7 +180,8 @@ async fn relay(
     let mut store = db
         .outbox
         .store(&db.pool)
-        .lanes_per_claim([1, 4, 64][random.usize(..3)]);
+        .lanes_per_claim([1, 4, 64][random.usize(..3)])
+        .unwrap();
     while !stop.load(Ordering::Relaxed) {
         let mut limits = limits([20, 200, 1000][random.usize(..3)]);
         limits.wait = Duration::from_millis(50);
