@@ -116,7 +116,7 @@ fn scripts_parse() {
     let mut broken = Vec::new();
     for file in files::all()
         .iter()
-        .filter(|file| file.text.starts_with("#!/usr/bin/env bash"))
+        .filter(|file| file.text.starts_with("#!/usr/bin/env bash") || file.is("sh"))
     {
         let output = Command::new("bash")
             .args(["-n", &file.path])
