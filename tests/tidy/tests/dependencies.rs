@@ -85,6 +85,27 @@ fn a_store_or_broker_has_one_client() {
 }
 
 #[test]
+fn an_order_example_builds_the_client_of_its_broker_and_no_other() {
+    let mut broken = Vec::new();
+    for example in cargo::members() {
+        let Some(broker) = example.folder.strip_prefix("examples/orders") else {
+            continue;
+        };
+        let built = cargo::built_for(&example.name);
+        let of_brokers = CLIENTS.iter().filter(|&&client| client != "sqlx");
+        let clients: Vec<_> = of_brokers.filter(|&&it| built.contains(it)).collect();
+        // The one that all share has none.
+        if clients.len() != usize::from(!broker.is_empty()) {
+            broken.push(format!("{}: {clients:?}", example.folder));
+        }
+    }
+    keep(
+        "Who tries one broker does not build the others; an example of a broker needs its client alone:",
+        &broken,
+    );
+}
+
+#[test]
 fn no_product_depends_on_tests() {
     let members = cargo::members();
     let tests: BTreeSet<&str> = members

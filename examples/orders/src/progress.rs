@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 
 /// What was done so far, counted by those who do it.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// How many messages there will be.
-    pub(crate) total: u64,
+    pub total: u64,
     /// Messages in committed transactions.
-    pub(crate) written: AtomicU64,
+    pub written: AtomicU64,
     /// Committed messages that have left the outbox.
-    pub(crate) delivered: AtomicU64,
+    pub delivered: AtomicU64,
     /// Messages that the consumer has read.
-    pub(crate) read: AtomicU64,
+    pub read: AtomicU64,
     /// Transactions that were rolled back on purpose.
-    pub(crate) rolled_back: AtomicU64,
+    pub rolled_back: AtomicU64,
     /// Savepoints that were rolled back on purpose.
-    pub(crate) rolled_back_savepoints: AtomicU64,
+    pub rolled_back_savepoints: AtomicU64,
 }
 
 impl Progress {
-    pub(crate) fn of(total: u64) -> Self {
+    /// Nothing of so many messages yet.
+    pub fn of(total: u64) -> Self {
         Self {
             total,
             ..Self::default()
@@ -31,7 +32,7 @@ impl Progress {
     }
 
     /// Shows it until the call is dropped, and then for the last time.
-    pub(crate) async fn show(&self) -> Infallible {
+    pub async fn show(&self) -> Infallible {
         let mut line = Line::new(self);
         let every = match line.rewritten {
             true => Duration::from_millis(200),

@@ -1,24 +1,18 @@
 //! The order service: what an application does. It writes business rows and messages in one
-//! transaction, and knows neither the relay nor Kafka.
+//! transaction, and knows neither the relay nor the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use outbox::postgres::Outbox;
 use outbox::{Message, Uuid};
-use serde::{Deserialize, Serialize};
 use sqlx::{Acquire as _, PgConnection, PgPool, PgTransaction};
 use tokio::task::JoinSet;
 
-use crate::Error;
-use crate::audit::Event;
-use crate::progress::Progress;
+use crate::{Error, Event, Payload, Progress, plan};
 
 /// So many orders are placed at the same time.
 const TASKS: usize = 16;
-
-/// So many customers place orders. Their names are the keys.
-const CUSTOMERS: u64 = 500;
 
 /// Business tables, and what the audit compares with: the messages of committed transactions.
 pub(crate) const TABLES: &str = "
@@ -31,15 +25,6 @@ pub(crate) const TABLES: &str = "
         sequence bigint NOT NULL,
         UNIQUE (customer, sequence)
     );";
-
-/// The payload of a message, as JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Payload {
-    pub(crate) order: i64,
-    pub(crate) what: String,
-    /// The place among the messages of the customer, from 1.
-    pub(crate) sequence: i64,
-}
 
 /// The order service.
 #[derive(Clone)]
@@ -54,7 +39,7 @@ pub(crate) struct Shop {
 impl Shop {
     /// Places `orders` orders, several at the same time.
     pub(crate) async fn place_all(&self, orders: u64) -> Result<(), Error> {
-        let customers: Vec<String> = (0..CUSTOMERS).map(customer_name).collect();
+        let customers: Vec<String> = plan::customers().collect();
         sqlx::query("INSERT INTO customer (name, messages) SELECT unnest($1::text[]), 0")
             .bind(customers)
             .execute(&self.pool)
@@ -80,14 +65,14 @@ impl Shop {
         Ok(())
     }
 
-    /// Places one order. In one of ten cases a first try is rolled back.
+    /// Places one order, perhaps at the second try.
     async fn place(&self, order: u64) -> Result<(), Error> {
-        if order.is_multiple_of(10) {
+        if plan::first_try_fails(order) {
             self.write(order).await?.rollback().await?;
             self.progress.rolled_back.fetch_add(1, Relaxed);
         }
         self.write(order).await?.commit().await?;
-        let messages = messages_of(order).len() as u64;
+        let messages = plan::messages_of(order).len() as u64;
         self.progress.written.fetch_add(messages, Relaxed);
         Ok(())
     }
@@ -97,18 +82,18 @@ impl Shop {
         let mut tx = self.pool.begin().await?;
         sqlx::query("INSERT INTO orders (id, customer) VALUES ($1, $2)")
             .bind(order.cast_signed())
-            .bind(customer_of(order))
+            .bind(plan::customer_of(order))
             .execute(&mut *tx)
             .await?;
-        if order % 10 == 5 {
-            // A voucher is void: the order stays, the message about the voucher must not.
+        if plan::voucher_is_void(order) {
+            // The order stays, the message about the voucher must not.
             let mut savepoint = tx.begin().await?;
             self.write_message(&mut savepoint, order, "voucher used")
                 .await?;
             savepoint.rollback().await?;
             self.progress.rolled_back_savepoints.fetch_add(1, Relaxed);
         }
-        for what in messages_of(order) {
+        for what in plan::messages_of(order) {
             self.write_message(&mut tx, order, what).await?;
         }
         Ok(tx)
@@ -125,7 +110,7 @@ impl Shop {
         what: &str,
     ) -> Result<(), Error> {
         let id = Uuid::now_v7();
-        let customer = customer_of(order);
+        let customer = plan::customer_of(order);
         let order = order.cast_signed();
         let sequence: i64 = sqlx::query_scalar(
             "WITH next AS (
@@ -169,52 +154,5 @@ impl Shop {
                 sequence,
             })
             .collect())
-    }
-}
-
-/// How many messages so many orders have.
-pub(crate) fn messages_of_all(orders: u64) -> u64 {
-    (0..orders)
-        .map(|order| messages_of(order).len() as u64)
-        .sum()
-}
-
-/// One customer in five pays at once, so that some transactions write several messages of one key.
-fn messages_of(order: u64) -> &'static [&'static str] {
-    match customer_number(order) % 5 {
-        0 => &["order placed", "order paid", "order packed"],
-        _ => &["order placed"],
-    }
-}
-
-fn customer_of(order: u64) -> String {
-    customer_name(customer_number(order))
-}
-
-fn customer_name(number: u64) -> String {
-    format!("customer-{number}")
-}
-
-/// Drawn by lot, and the same in every run.
-fn customer_number(order: u64) -> u64 {
-    fastrand::Rng::with_seed(order).u64(..CUSTOMERS)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn every_customer_places_an_order_in_a_run_of_the_default_size() {
-        let customers: HashSet<String> = (0..10_000).map(customer_of).collect();
-        assert_eq!(customers.len() as u64, CUSTOMERS);
-    }
-
-    #[test]
-    fn some_orders_have_one_message_and_some_have_several() {
-        let lengths: HashSet<usize> = (0..100).map(|order| messages_of(order).len()).collect();
-        assert_eq!(lengths, HashSet::from([1, 3]));
     }
 }

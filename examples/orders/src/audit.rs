@@ -5,39 +5,28 @@ use std::fmt;
 
 use outbox::Uuid;
 
-/// A message, as the database has it and as the consumer has read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    /// The message id.
-    pub(crate) id: Uuid,
-    /// The order that it speaks of.
-    pub(crate) order: i64,
-    /// The ordering key: the customer.
-    pub(crate) key: String,
-    /// The place among the messages of its key, from 1.
-    pub(crate) sequence: i64,
-}
+use crate::Event;
 
 /// What the comparison found. Displayed, it is one line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Audit {
+pub struct Audit {
     /// Committed orders.
-    pub(crate) committed: usize,
+    pub committed: usize,
     /// Those of which every message arrived as it was written.
-    pub(crate) delivered: usize,
+    pub delivered: usize,
     /// Messages that arrived and that the database does not know.
-    pub(crate) from_rolled_back: usize,
+    pub from_rolled_back: usize,
     /// Keys of committed messages.
-    pub(crate) keys: usize,
+    pub keys: usize,
     /// Those of which a first copy arrived after a first copy of higher sequence.
-    pub(crate) keys_out_of_order: usize,
+    pub keys_out_of_order: usize,
     /// Copies after the first, which at-least-once delivery allows.
-    pub(crate) repeats: usize,
+    pub repeats: usize,
 }
 
 impl Audit {
     /// Whether the promise was kept.
-    pub(crate) fn passed(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.delivered == self.committed
             && self.from_rolled_back == 0
             && self.keys_out_of_order == 0
@@ -65,7 +54,7 @@ impl fmt::Display for Audit {
 ///
 /// A message that arrived under the id of a committed one but not as it was written is no delivery of
 /// it, so that its order counts as lost.
-pub(crate) fn audit(committed: &[Event], read: &[Event]) -> Audit {
+pub fn audit(committed: &[Event], read: &[Event]) -> Audit {
     let by_id: HashMap<Uuid, &Event> = committed.iter().map(|event| (event.id, event)).collect();
     let mut arrived = HashSet::new();
     let mut last_of_key: HashMap<&str, i64> = HashMap::new();
