@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::{Executor as _, PgConnection};
 
+use crate::support::kafka::BROKER;
 use crate::support::relay::Relay;
 use crate::support::scene::{Scene, Servers, play};
 
@@ -26,7 +27,7 @@ async fn write(scene: &Scene, conn: &mut PgConnection, key: &str, first: i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_transactions_keep_their_order_in_a_backlog_under_an_old_snapshot() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         // It keeps every deleted row in the index for as long as the test runs.
         let mut old = scene
             .pool
@@ -70,7 +71,7 @@ async fn late_transactions_keep_their_order_in_a_backlog_under_an_old_snapshot()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_of_large_messages_are_bounded_by_their_bytes() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         // 400 MB, of which one claim without a bound on bytes would take all.
         scene.write_backlog(100, 5, 800_000).await;
         let relay = Relay::start(scene, &[]);

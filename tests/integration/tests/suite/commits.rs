@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use sqlx::Connection as _;
 
-use crate::support::audit::id;
+use crate::support::kafka::BROKER;
 use crate::support::relay::Relay;
 use crate::support::scene::{Servers, play};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_rolled_back_is_never_delivered_while_the_rest_of_the_transaction_is() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         let relay = Relay::start(scene, &[]);
         let message = |n| scene.message("key", n);
         let (first, rolled_back, nested, last) = (message(1), message(2), message(3), message(4));
@@ -46,11 +46,11 @@ async fn what_rolled_back_is_never_delivered_while_the_rest_of_the_transaction_i
         scene.settled().await;
         relay.stop(Duration::from_secs(20)).await;
         let arrived: Vec<_> = scene
-            .kafka
+            .broker
             .read(&scene.topic)
             .await
             .iter()
-            .map(id)
+            .map(|record| record.id)
             .collect();
         assert_eq!(arrived, [first.id(), last.id(), end.id()]);
     })

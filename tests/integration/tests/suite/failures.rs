@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use outbox_core::Message;
 
-use crate::support::audit::id;
+use crate::support::kafka::{BROKER, Kafka};
 use crate::support::relay::Relay;
 use crate::support::scene::{Scene, Servers, play};
-use crate::support::until;
+use crate::support::{address, until};
 
 const STOP: Duration = Duration::from_secs(20);
 
@@ -18,12 +18,13 @@ async fn enqueue(scene: &Scene, messages: &[Message]) {
 
 /// The message ids in a topic, in order for one key.
 async fn ids(scene: &Scene, topic: &str) -> Vec<uuid::Uuid> {
-    scene.kafka.read(topic).await.iter().map(id).collect()
+    let records = scene.broker.read(topic).await;
+    records.iter().map(|record| record.id).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_keys_of_a_missing_topic_wait_and_they_go_on_when_it_is_there() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         let missing = format!("{}.missing", scene.topic);
         let to_missing =
             |key: &str, n: i64| Message::to(&missing).key(key).bytes(n.to_string()).unwrap();
@@ -48,21 +49,19 @@ async fn only_the_keys_of_a_missing_topic_wait_and_they_go_on_when_it_is_there()
         .await;
         let seen = counts().await;
         assert_eq!((seen.waiting, seen.dead, seen.blocked_keys), (0, 0, 10));
-        assert_eq!(scene.kafka.count(&scene.topic).await, 200);
+        assert_eq!(scene.broker.count(&scene.topic).await, 200);
 
-        scene.create_topic(&missing, &[]).await;
+        scene.create_topic(&missing).await;
         scene.settled().await;
         relay.stop(STOP).await;
         assert_eq!(scene.failures_seen().await, 0);
         assert_eq!(ids(scene, &scene.topic).await.len(), 201);
-        let arrived = scene.kafka.read(&missing).await;
+        let arrived = scene.broker.read(&missing).await;
         assert_eq!(arrived.len(), 200);
         for key in 0..10 {
             let key = format!("waits-{key}");
-            let of_key = arrived
-                .iter()
-                .filter(|it| it.key.as_deref() == Some(key.as_bytes()));
-            let numbers: Vec<_> = of_key.map(|it| it.value.clone().unwrap()).collect();
+            let of_key = arrived.iter().filter(|it| it.key.as_ref() == Some(&key));
+            let numbers: Vec<_> = of_key.map(|it| it.payload.clone().unwrap()).collect();
             let expected: Vec<_> = (1..=20).map(|n: i64| n.to_string().into_bytes()).collect();
             assert_eq!(numbers, expected, "{key}");
         }
@@ -72,7 +71,7 @@ async fn only_the_keys_of_a_missing_topic_wait_and_they_go_on_when_it_is_there()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_kafka_cannot_carry_is_dead_at_once_with_the_reason_and_its_key_goes_on() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         let too_large = Message::to(&scene.topic)
             .key("key")
             .bytes(vec![b'x'; 2_000_000])
@@ -111,11 +110,13 @@ async fn what_kafka_cannot_carry_is_dead_at_once_with_the_reason_and_its_key_goe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_halted_key_waits_for_a_person_and_goes_on_after_a_replay_or_a_discard() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         let narrow = format!("{}.narrow", scene.topic);
-        scene
-            .create_topic(&narrow, &[("max.message.bytes", "2000")])
+        let kafka = Kafka::at(address(BROKER.steady));
+        kafka
+            .create_topic_with(&narrow, &[("max.message.bytes", "2000")])
             .await;
+        scene.adopt_topic(&narrow);
         let message = |key: &str, bytes: usize| {
             Message::to(&narrow)
                 .key(key)
@@ -145,12 +146,11 @@ async fn a_halted_key_waits_for_a_person_and_goes_on_after_a_replay_or_a_discard
         })
         .await;
         until("the other one is delivered", async || {
-            scene.kafka.count(&narrow).await == 3
+            scene.broker.count(&narrow).await == 3
         })
         .await;
 
-        scene
-            .kafka
+        kafka
             .set_on_topic(&narrow, "max.message.bytes", "20000")
             .await;
         let pool = &scene.pool;

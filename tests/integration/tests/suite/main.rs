@@ -1,9 +1,12 @@
-//! What needs several processes or services: relays that are processes, a real Postgres and a real
-//! Kafka, and faults that are real too.
+//! What needs several processes or services: relays that are processes, a real Postgres, real brokers,
+//! and faults that are real too.
 //!
-//! Every test reads the topic back with Kafka's own client and compares it with business rows that were
-//! committed together with the messages. Tests that break a server have it for themselves, and put it
-//! back.
+//! Every test reads the topic back with the broker's own client and compares it with business rows that
+//! were committed together with the messages. Tests that break a server have it for themselves, and put
+//! it back.
+//!
+//! What is about the broker is tested with each, in `every_broker`; what is about Postgres or the relay
+//! alone with one of them.
 //!
 //! Where to read next: `support/scene.rs` for what a test works with, `support/audit.rs` for what it
 //! demands in the end.
@@ -14,9 +17,11 @@ mod support;
 
 mod backlog;
 mod commits;
-mod content;
+#[macro_use]
+mod every_broker;
 mod failures;
-mod kafka_faults;
 mod postgres_faults;
 mod relay_faults;
 mod relays;
+
+tests_with!(kafka);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::join;
 
+use crate::support::kafka::BROKER;
 use crate::support::producer::produce;
 use crate::support::relay::Relay;
 use crate::support::scene::{Servers, play};
@@ -13,7 +14,7 @@ const STOP: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn relays_and_producers_go_on_by_themselves_after_postgres_restarts_and_crashes() {
-    play(Servers::FaultyPostgres, async |scene| {
+    play(&BROKER, Servers::FaultyPostgres, async |scene| {
         let relays = [
             Relay::start(scene, &["batch=200"]),
             Relay::start(scene, &["batch=200"]),
@@ -41,7 +42,7 @@ async fn relays_and_producers_go_on_by_themselves_after_postgres_restarts_and_cr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_starts_waits_and_stops_in_time_while_postgres_is_away() {
-    play(Servers::FaultyPostgres, async |scene| {
+    play(&BROKER, Servers::FaultyPostgres, async |scene| {
         scene.write_backlog(20, 10, 1).await;
         scene.service().stop().await;
         let settings = ["stop_grace_ms=2000", "settle_timeout_ms=2000"];
@@ -68,7 +69,7 @@ async fn a_relay_starts_waits_and_stops_in_time_while_postgres_is_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleeping_relay_that_loses_every_session_finds_messages_and_sleeps_again() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         let relay = Relay::start(scene, &[]);
         let asleep = async || {
             scene

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::join;
-
-use crate::support::producer::produce;
+use crate::support::kafka::BROKER;
 use crate::support::relay::Relay;
 use crate::support::scene::{Servers, play};
 use crate::support::until;
@@ -13,7 +11,7 @@ const STOP: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_of_a_killed_relay_move_on_at_once_and_its_unsettled_batch_is_repeated() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         scene.write_backlog(60, 50, 1).await;
         let doomed = Relay::start(scene, &["batch=200", "hold_after=400"]);
         let other = Relay::start(scene, &["batch=200"]);
@@ -41,34 +39,12 @@ async fn lanes_of_a_killed_relay_move_on_at_once_and_its_unsettled_batch_is_repe
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn relays_killed_one_after_another_lose_nothing_and_keep_the_order() {
-    play(Servers::Newest, async |scene| {
-        let mut relay = Relay::start(scene, &["batch=100"]);
-        let killer = async {
-            for round in 1..=5 {
-                scene.arrived(round * 700).await;
-                let next = Relay::start(scene, &["batch=100"]);
-                std::mem::replace(&mut relay, next).kill().await;
-            }
-        };
-        join!(produce(scene, 40, 4_000), killer);
-        scene.settled().await;
-        relay.stop(STOP).await;
-        let audit = scene.audit().await;
-        assert_eq!(audit.committed, 4_000);
-        audit.assert_sound();
-        assert_eq!(scene.failures_seen().await, 0);
-    })
-    .await;
-}
-
 /// The worst that can happen to a relay: it stands still in the middle of a batch of which a part is
 /// written to the broker and a part still in the client's queue, its lanes are taken, and it goes on as
 /// if nothing had been.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_relay_loses_its_lanes_and_sends_only_repeats_when_it_goes_on() {
-    play(Servers::FaultyKafka, async |scene| {
+    play(&BROKER, Servers::FaultyBroker, async |scene| {
         // Wide waves of a megabyte and more: the client has five requests of 64 KiB in flight.
         scene.write_backlog(1_000, 6, 2_000).await;
         let settings = [
@@ -120,7 +96,7 @@ async fn a_frozen_relay_loses_its_lanes_and_sends_only_repeats_when_it_goes_on()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_stopped_relay_had_confirmed_is_settled_and_never_repeated() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         scene.write_backlog(80, 100, 1).await;
         // Small batches, so that it has far to go yet.
         let stopped = Relay::start(scene, &["batch=100"]);
@@ -138,7 +114,7 @@ async fn what_a_stopped_relay_had_confirmed_is_settled_and_never_repeated() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publisher_that_does_not_return_neither_delays_the_stop_nor_loses_its_answers() {
-    play(Servers::Steady, async |scene| {
+    play(&BROKER, Servers::Steady, async |scene| {
         scene.write_backlog(60, 50, 1).await;
         let stopped = Relay::start(
             scene,

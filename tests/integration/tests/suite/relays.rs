@@ -1,33 +1,18 @@
-//! Relays side by side, on one outbox.
+//! More relays than anyone needs, on one outbox.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::support::producer::produce;
+use crate::support::kafka::BROKER;
 use crate::support::relay::Relay;
 use crate::support::scene::{Servers, play};
 
 const STOP: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_relays_deliver_each_message_once_and_in_order_while_producers_run() {
-    play(Servers::Steady, async |scene| {
-        let relays = [Relay::start(scene, &[]), Relay::start(scene, &[])];
-        produce(scene, 200, 10_000).await;
-        scene.settled().await;
-        join_all(relays.map(|relay| relay.stop(STOP))).await;
-        let audit = scene.audit().await;
-        assert_eq!(audit.committed, 10_000);
-        audit.assert_exactly_once();
-        assert_eq!(scene.failures_seen().await, 0);
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_relays_that_start_at_once_deliver_each_message_once() {
-    play(Servers::Newest, async |scene| {
+    play(&BROKER, Servers::Newest, async |scene| {
         scene.write_backlog(100, 50, 1).await;
         let relays: Vec<Relay> = (0..20)
             .map(|_| Relay::start(scene, &["workers=2", "batch=50"]))

@@ -1,10 +1,10 @@
-//! What the tests know of Kafka: topics, and what arrived in them, read with the client and none of
-//! our crates.
+//! Kafka, through its own client.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier};
 use rdkafka::admin::{OwnedResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -14,19 +14,21 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::PATIENCE;
+use super::broker::{Broker, Install, Record, message_id, text};
+
+pub(crate) static BROKER: Install = Install {
+    steady: "OUTBOX_TEST_KAFKA",
+    faulty: "OUTBOX_TEST_KAFKA_FAULTS",
+    faulty_service: "kafka-faults",
+    at: |servers| Box::new(Kafka::at(servers)),
+    // Unanswered messages are explained after 2.5 s and at most three more.
+    impatient: &["delivery.timeout.ms=2500"],
+    odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
+};
 
 const PARTITIONS: i32 = 4;
 /// How long one question to a server may take that is perhaps not there.
 const QUESTION: Duration = Duration::from_secs(5);
-
-/// A record as a consumer sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) partition: i32,
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) value: Option<Vec<u8>>,
-    pub(crate) headers: BTreeMap<String, Vec<u8>>,
-}
 
 /// A server, and a client that asks it questions.
 pub(crate) struct Kafka {
@@ -43,15 +45,11 @@ impl Kafka {
         }
     }
 
-    pub(crate) fn servers(&self) -> &str {
-        &self.servers
-    }
-
     fn admin(&self) -> AdminClient<DefaultClientContext> {
         config(&self.servers).create().expect("an admin client")
     }
 
-    pub(crate) async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
+    pub(crate) async fn create_topic_with(&self, topic: &str, settings: &[(&str, &str)]) {
         let mut new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
         for (name, value) in settings {
             new = new.set(name, value);
@@ -80,18 +78,30 @@ impl Kafka {
             assert_eq!(changed, OwnedResourceSpecifier::Topic(topic.to_owned()));
         }
     }
+}
 
-    pub(crate) async fn delete_topics(&self, topics: &[String]) {
-        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let admin = self.admin();
-        admin
-            .delete_topics(&topics, &AdminOptions::new())
-            .await
-            .expect("an answer to the deletion of topics");
+#[async_trait]
+impl Broker for Kafka {
+    fn relay_arguments(&self) -> Vec<String> {
+        vec![
+            "broker=kafka".to_owned(),
+            format!("bootstrap.servers={}", self.servers),
+        ]
     }
 
-    /// How many records a topic holds; none while the server does not say.
-    pub(crate) async fn count(&self, topic: &str) -> u64 {
+    async fn create_topic(&self, topic: &str) {
+        self.create_topic_with(topic, &[]).await;
+    }
+
+    async fn delete_topic(&self, topic: &str) {
+        let admin = self.admin();
+        admin
+            .delete_topics(&[topic], &AdminOptions::new())
+            .await
+            .expect("an answer to the deletion of a topic");
+    }
+
+    async fn count(&self, topic: &str) -> u64 {
         let (client, topic) = (Arc::clone(&self.client), topic.to_owned());
         let count = tokio::task::spawn_blocking(move || {
             (0..PARTITIONS)
@@ -104,8 +114,7 @@ impl Kafka {
         count.await.expect("counting")
     }
 
-    /// All that is in a topic now, in the order of each partition.
-    pub(crate) async fn read(&self, topic: &str) -> Vec<Record> {
+    async fn read(&self, topic: &str) -> Vec<Record> {
         let (servers, topic) = (self.servers.clone(), topic.to_owned());
         tokio::task::spawn_blocking(move || read(&servers, &topic))
             .await
@@ -150,28 +159,29 @@ fn read(servers: &str, topic: &str) -> Vec<Record> {
                 open.remove(&partition);
             }
             Some(Err(error)) => panic!("reading {topic}: {error}"),
-            Some(Ok(message)) => records.push(Record {
-                partition: message.partition(),
-                key: message.key().map(<[u8]>::to_vec),
-                value: message.payload().map(<[u8]>::to_vec),
-                headers: headers(&message),
-            }),
+            Some(Ok(message)) => records.push(record(&message)),
         }
     }
     records
 }
 
-fn headers(message: &impl Message) -> BTreeMap<String, Vec<u8>> {
-    let Some(set) = message.headers() else {
-        return BTreeMap::new();
-    };
-    let headers: BTreeMap<_, _> = set
+/// By the names of the wire contract: header `outbox-id`, the record's key, value and headers.
+fn record(message: &impl Message) -> Record {
+    let set = message.headers().expect("headers");
+    let mut headers: BTreeMap<_, _> = set
         .iter()
         .map(|header| {
             let value = header.value.expect("a header value that is not null");
-            (header.key.to_owned(), value.to_vec())
+            (header.key.to_owned(), text(value))
         })
         .collect();
     assert_eq!(headers.len(), set.count(), "a header came twice");
-    headers
+    let id = headers.remove("outbox-id").expect("a message id");
+    Record {
+        id: message_id(id.as_bytes()),
+        key: message.key().map(text),
+        payload: message.payload().map(<[u8]>::to_vec),
+        headers,
+        partition: message.partition(),
+    }
 }

@@ -2,6 +2,7 @@
 //! an audit that knows what was committed.
 
 pub(crate) mod audit;
+pub(crate) mod broker;
 pub(crate) mod kafka;
 pub(crate) mod producer;
 pub(crate) mod relay;

@@ -27,7 +27,7 @@ impl Relay {
                 scene.outbox.schema()
             ))
             .arg(format!("schema={}", scene.outbox.schema()))
-            .arg(format!("bootstrap.servers={}", scene.kafka.servers()))
+            .args(scene.broker.relay_arguments())
             .args(settings)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::audit::Audit;
-use super::kafka::Kafka;
+use super::broker::{Broker, Install};
 use super::service::Service;
 use super::{address, until};
 
@@ -27,8 +27,8 @@ pub(crate) enum Servers {
     Steady,
     /// The same, with the newest Postgres.
     Newest,
-    /// A Kafka that the test may break.
-    FaultyKafka,
+    /// A broker that the test may break.
+    FaultyBroker,
     /// A Postgres that the test may break.
     FaultyPostgres,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Scene {
     pub(crate) outbox: Outbox,
     pub(crate) pool: PgPool,
     pub(crate) url: String,
-    pub(crate) kafka: Kafka,
+    pub(crate) broker: Box<dyn Broker>,
     /// The topic that every scene has.
     pub(crate) topic: String,
     topics: Mutex<Vec<String>>,
@@ -45,8 +45,8 @@ pub(crate) struct Scene {
 }
 
 /// Sets a scene, plays the test in it, and clears up however the test ends.
-pub(crate) async fn play(servers: Servers, test: impl AsyncFnOnce(&Scene)) {
-    let scene = Scene::set(servers).await;
+pub(crate) async fn play(broker: &Install, servers: Servers, test: impl AsyncFnOnce(&Scene)) {
+    let scene = Scene::set(broker, servers).await;
     let played = async {
         timeout(LONGEST, test(&scene))
             .await
@@ -64,20 +64,20 @@ pub(crate) async fn play(servers: Servers, test: impl AsyncFnOnce(&Scene)) {
 }
 
 impl Scene {
-    async fn set(servers: Servers) -> Self {
+    async fn set(broker: &Install, servers: Servers) -> Self {
         let service = match servers {
-            Servers::FaultyKafka => Some(Service::take("kafka-faults").await),
+            Servers::FaultyBroker => Some(Service::take(broker.faulty_service).await),
             Servers::FaultyPostgres => Some(Service::take("postgres-faults").await),
             Servers::Steady | Servers::Newest => None,
         };
         let url = address(match servers {
             Servers::FaultyPostgres => "OUTBOX_TEST_POSTGRES_FAULTS_URL",
             Servers::Newest => "OUTBOX_TEST_POSTGRES_18_URL",
-            Servers::Steady | Servers::FaultyKafka => "OUTBOX_TEST_POSTGRES_URL",
+            Servers::Steady | Servers::FaultyBroker => "OUTBOX_TEST_POSTGRES_URL",
         });
-        let kafka = Kafka::at(address(match servers {
-            Servers::FaultyKafka => "OUTBOX_TEST_KAFKA_FAULTS",
-            _ => "OUTBOX_TEST_KAFKA",
+        let broker = (broker.at)(address(match servers {
+            Servers::FaultyBroker => broker.faulty,
+            _ => broker.steady,
         }));
         let pool = PgPoolOptions::new()
             .max_connections(10)
@@ -90,21 +90,23 @@ impl Scene {
             outbox: Outbox::in_schema(&name).expect("a schema"),
             pool,
             url,
-            kafka,
+            broker,
             topic: name,
             topics: Mutex::default(),
             service,
         };
         scene.outbox.migrate(&scene.pool).await.expect("migration");
         scene.execute(include_str!("scene.sql")).await;
-        scene.create_topic(&scene.topic, &[]).await;
+        scene.create_topic(&scene.topic).await;
         scene
     }
 
     async fn clear(self) {
         let topics =
             std::mem::take(&mut *self.topics.lock().unwrap_or_else(PoisonError::into_inner));
-        self.kafka.delete_topics(&topics).await;
+        for topic in topics {
+            self.broker.delete_topic(&topic).await;
+        }
         self.execute("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
             .await;
     }
@@ -114,8 +116,13 @@ impl Scene {
         self.service.as_ref().expect("a scene with a faulty server")
     }
 
-    pub(crate) async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
-        self.kafka.create_topic(topic, settings).await;
+    pub(crate) async fn create_topic(&self, topic: &str) {
+        self.broker.create_topic(topic).await;
+        self.adopt_topic(topic);
+    }
+
+    /// Takes over a topic that the test has made, to delete it in the end.
+    pub(crate) fn adopt_topic(&self, topic: &str) {
         self.topics
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -199,7 +206,7 @@ impl Scene {
     /// Waits until so many records are in the topic of the scene.
     pub(crate) async fn arrived(&self, count: u64) {
         until(&format!("{count} records arrived"), async || {
-            self.kafka.count(&self.topic).await >= count
+            self.broker.count(&self.topic).await >= count
         })
         .await;
     }
@@ -235,6 +242,6 @@ impl Scene {
             .fetch_all(&self.pool)
             .await
             .expect("the business rows");
-        Audit::new(committed, &self.kafka.read(&self.topic).await)
+        Audit::new(committed, &self.broker.read(&self.topic).await)
     }
 }

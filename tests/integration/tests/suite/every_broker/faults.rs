@@ -1,9 +1,10 @@
-//! A Kafka that stops, crashes and freezes. No message is at fault, so none counts a failure.
+//! A broker that stops, crashes and freezes. No message is at fault, so none counts a failure.
 
 use std::time::{Duration, Instant};
 
 use futures_util::join;
 
+use crate::support::broker::Install;
 use crate::support::producer::produce;
 use crate::support::relay::Relay;
 use crate::support::scene::{Servers, play};
@@ -11,19 +12,21 @@ use crate::support::until;
 
 const STOP: Duration = Duration::from_secs(20);
 
-/// An outage is noticed within seconds: what Kafka does not answer is explained after 2.5 s and at most
-/// three more, which is less than half of the publish timeout.
-const SETTINGS: [&str; 4] = [
-    "publish_timeout_ms=12000",
-    "delivery.timeout.ms=2500",
-    "settle_timeout_ms=2000",
-    "stop_grace_ms=2000",
-];
+/// An outage is noticed within seconds: the adapter explains it in less than half of the publish timeout.
+fn settings(broker: &Install) -> Vec<&str> {
+    let relays = [
+        "publish_timeout_ms=12000",
+        "settle_timeout_ms=2000",
+        "stop_grace_ms=2000",
+    ];
+    [&relays, broker.impatient].concat()
+}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_wait_while_kafka_is_stopped_and_go_on_by_themselves() {
-    play(Servers::FaultyKafka, async |scene| {
-        let relay = Relay::start(scene, &SETTINGS);
+pub(crate) async fn messages_wait_while_the_broker_is_stopped_and_go_on_by_themselves(
+    broker: &Install,
+) {
+    play(broker, Servers::FaultyBroker, async |scene| {
+        let relay = Relay::start(scene, &settings(broker));
         let outage = async {
             scene.arrived(500).await;
             scene.service().stop().await;
@@ -48,16 +51,17 @@ async fn messages_wait_while_kafka_is_stopped_and_go_on_by_themselves() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_kafka_crashed_on_between_send_and_confirmation_is_delivered() {
-    play(Servers::FaultyKafka, async |scene| {
-        let relay = Relay::start(scene, &SETTINGS);
+pub(crate) async fn a_batch_that_the_broker_crashed_on_between_send_and_confirmation_is_delivered(
+    broker: &Install,
+) {
+    play(broker, Servers::FaultyBroker, async |scene| {
+        let relay = Relay::start(scene, &settings(broker));
         produce(scene, 50, 1_000).await;
         scene.settled().await;
 
         // Whatever is sent from now on stays without an answer.
         scene.service().freeze();
-        scene.execute(include_str!("support/one_more.sql")).await;
+        scene.execute(include_str!("../support/one_more.sql")).await;
         until("a claim is open", async || scene.open_claims().await > 0).await;
         scene.service().kill().await;
         assert!(
@@ -74,12 +78,11 @@ async fn a_batch_that_kafka_crashed_on_between_send_and_confirmation_is_delivere
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_stops_in_time_while_kafka_is_away() {
-    play(Servers::FaultyKafka, async |scene| {
+pub(crate) async fn a_relay_stops_in_time_while_the_broker_is_away(broker: &Install) {
+    play(broker, Servers::FaultyBroker, async |scene| {
         scene.service().stop().await;
         scene.write_backlog(20, 10, 1).await;
-        let relay = Relay::start(scene, &SETTINGS);
+        let relay = Relay::start(scene, &settings(broker));
         until("the relay sees the outage", async || {
             relay.has_logged("the broker is away")
         })
@@ -92,7 +95,7 @@ async fn a_relay_stops_in_time_while_kafka_is_away() {
         assert_eq!(scene.unsettled().await, 200);
 
         scene.service().start().await;
-        let other = Relay::start(scene, &SETTINGS);
+        let other = Relay::start(scene, &settings(broker));
         scene.settled().await;
         other.stop(STOP).await;
         scene.audit().await.assert_sound();

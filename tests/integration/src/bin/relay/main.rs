@@ -1,8 +1,13 @@
-//! A relay from Postgres to Kafka in a process of its own, for tests that stop, freeze and kill it.
+//! A relay from Postgres to a broker in a process of its own, for tests that stop, freeze and kill it.
 //!
 //! Its settings are arguments of the form `name=value`, listed in [`Settings::set`]; it logs to standard
 //! error and stops on SIGTERM. It is no product: the `outbox` program is what one runs.
+//!
+//! Where to read next: `publishers.rs` for the brokers and their settings.
 
+mod publishers;
+
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +15,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::{Delivery, ExponentialBackoff, OnDead, OrderMode, Publisher, Relay};
-use outbox_kafka::{ClientConfig, KafkaPublisher};
 use outbox_postgres::Outbox;
 use sqlx::postgres::PgPoolOptions;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,7 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 struct Settings {
     database: String,
     schema: String,
-    kafka: ClientConfig,
+    broker: String,
+    publisher: BTreeMap<String, String>,
     order: OrderMode,
     on_dead: OnDead,
     workers: usize,
@@ -35,7 +40,8 @@ impl Settings {
         let mut settings = Self {
             database: String::new(),
             schema: String::new(),
-            kafka: ClientConfig::new(),
+            broker: String::new(),
+            publisher: BTreeMap::new(),
             order: OrderMode::PerKey,
             on_dead: OnDead::Continue,
             workers: 4,
@@ -62,6 +68,7 @@ impl Settings {
         match name {
             "database" => self.database = value.to_owned(),
             "schema" => self.schema = value.to_owned(),
+            "broker" => self.broker = value.to_owned(),
             "order" => {
                 self.order = match value {
                     "per_key" => OrderMode::PerKey,
@@ -85,10 +92,8 @@ impl Settings {
             "retry_longest_ms" => self.retry_longest = millis()?,
             // The call that hands over the message of this number does not return.
             "hold_after" => self.hold_after = value.parse()?,
-            // Everything else is the client's.
-            property => {
-                self.kafka.set(property, value);
-            }
+            // Everything else is the publisher's.
+            name => _ = self.publisher.insert(name.to_owned(), value.to_owned()),
         }
         Ok(())
     }
@@ -96,7 +101,7 @@ impl Settings {
 
 /// A publisher that once, in mid-batch, says what the broker confirmed and then does not return.
 struct Holding {
-    inner: KafkaPublisher,
+    inner: Box<dyn Publisher>,
     after: usize,
     handed_over: AtomicUsize,
 }
@@ -117,7 +122,7 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let pool = PgPoolOptions::new().connect_lazy(&settings.database)?;
     let outbox = Outbox::in_schema(settings.schema)?;
     let publisher = Holding {
-        inner: KafkaPublisher::new(settings.kafka)?,
+        inner: publishers::open(&settings.broker, settings.publisher).await?,
         after: settings.hold_after,
         handed_over: AtomicUsize::new(0),
     };
