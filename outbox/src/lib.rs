@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `postgres` | `outbox::postgres`: the store in Postgres, and enqueueing in its transactions |
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
+//! | `redis` | `outbox::redis`: the publisher to Redis Streams |
 //! | `tls` | TLS for the stores and brokers that are chosen |
 //!
 //! Where to read next, by what you want to do:
@@ -68,4 +69,10 @@ pub mod postgres {
 #[cfg(feature = "kafka")]
 pub mod kafka {
     pub use outbox_kafka::*;
+}
+
+/// The publisher to Redis Streams: [`RedisPublisher`](redis::RedisPublisher).
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use outbox_redis::*;
 }

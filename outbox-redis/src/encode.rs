@@ -1,0 +1,275 @@
+//! What a message becomes on the wire: a pure mapping.
+//!
+//! | message | entry |
+//! | --- | --- |
+//! | topic | stream key, behind the configured prefix |
+//! | message id | field `id`, hyphenated lowercase hexadecimal text |
+//! | key | field `key`; absent = no field, empty = empty |
+//! | payload | field `payload`, byte for byte; absent = no field (a tombstone), empty = empty |
+//! | headers | fields `header:<name>`, UTF-8 |
+//!
+//! Consumers in any language read this, so a change here is a change of the wire contract.
+
+use outbox_core::{Message, PublishError};
+use redis::{Cmd, RedisWrite};
+
+use crate::config::RedisConfig;
+
+/// The field that holds the message id.
+pub const ID_FIELD: &str = "id";
+/// The field that holds the key, if there is one.
+pub const KEY_FIELD: &str = "key";
+/// The field that holds the payload, if there is one.
+pub const PAYLOAD_FIELD: &str = "payload";
+/// What the fields of headers begin with; the header's name follows.
+pub const HEADER_FIELD_PREFIX: &str = "header:";
+
+/// The length of a message id as text.
+const ID_BYTES: usize = 36;
+
+/// What is removed from the stream while the entry is added, in the words of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Nothing.
+    None,
+    /// All but about so many entries.
+    MaxLen(u64),
+    /// About what is older than this time of the server, in milliseconds.
+    MinId(u64),
+}
+
+/// An entry of a stream, borrowed from the message.
+#[derive(Debug)]
+pub(crate) struct Entry<'a> {
+    message: &'a Message,
+    size: usize,
+}
+
+/// Maps a message, or rejects it when it is larger than configured.
+pub(crate) fn encode<'a>(
+    config: &RedisConfig,
+    message: &'a Message,
+) -> Result<Entry<'a>, PublishError> {
+    let headers = message.headers();
+    let size = ID_FIELD.len()
+        + ID_BYTES
+        + message.key().map_or(0, |key| KEY_FIELD.len() + key.len())
+        + message
+            .payload()
+            .map_or(0, |payload| PAYLOAD_FIELD.len() + payload.len())
+        + headers.len() * HEADER_FIELD_PREFIX.len()
+        + headers.size();
+    if size > config.max_message_bytes {
+        return Err(PublishError::rejected(format!(
+            "the entry has {size} bytes, the limit is {}",
+            config.max_message_bytes
+        )));
+    }
+    Ok(Entry { message, size })
+}
+
+impl Entry<'_> {
+    /// The bytes of all fields and values.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The command that adds the entry.
+    pub(crate) fn command(&self, config: &RedisConfig, limit: Limit) -> Cmd {
+        let message = self.message;
+        let stream = config.stream_prefix.len() + message.topic().len();
+        let fields = 3 + message.headers().len();
+        let mut command = Cmd::with_capacity(7 + 2 * fields, 48 + stream + self.size);
+        command.write_arg(b"XADD");
+        command.write_arg_fmt(format_args!("{}{}", config.stream_prefix, message.topic()));
+        if !config.create_streams {
+            command.write_arg(b"NOMKSTREAM");
+        }
+        match limit {
+            Limit::None => {}
+            Limit::MaxLen(entries) => {
+                command.arg("MAXLEN").arg("~").arg(entries);
+            }
+            Limit::MinId(milliseconds) => {
+                command.arg("MINID").arg("~").arg(milliseconds);
+            }
+        }
+        // The server makes the entry's id, so that no clock but its own orders the stream.
+        command.write_arg(b"*");
+        let mut id = [0; ID_BYTES];
+        message.id().hyphenated().encode_lower(&mut id);
+        command.write_arg(ID_FIELD.as_bytes());
+        command.write_arg(&id);
+        if let Some(key) = message.key() {
+            command.write_arg(KEY_FIELD.as_bytes());
+            command.write_arg(key.as_bytes());
+        }
+        if let Some(payload) = message.payload() {
+            command.write_arg(PAYLOAD_FIELD.as_bytes());
+            command.write_arg(payload);
+        }
+        for (name, value) in message.headers() {
+            command.write_arg_fmt(format_args!("{HEADER_FIELD_PREFIX}{name}"));
+            command.write_arg(value.as_bytes());
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_core::{PublishErrorKind, Uuid};
+    use redis::{Arg, Client};
+
+    use super::*;
+
+    fn config() -> RedisConfig {
+        RedisConfig::new(Client::open("redis://127.0.0.1:1/").unwrap())
+    }
+
+    fn arguments(command: &Cmd) -> Vec<Vec<u8>> {
+        command
+            .args_iter()
+            .map(|argument| match argument {
+                Arg::Simple(bytes) => bytes.to_vec(),
+                other => panic!("no such argument is written: {other:?}"),
+            })
+            .collect()
+    }
+
+    fn text(config: &RedisConfig, message: &Message, limit: Limit) -> Vec<String> {
+        arguments(&encode(config, message).unwrap().command(config, limit))
+            .into_iter()
+            .map(|bytes| String::from_utf8(bytes).unwrap())
+            .collect()
+    }
+
+    fn small() -> Message {
+        Message::to("t").id(Uuid::nil()).tombstone().unwrap()
+    }
+
+    const NIL: &str = "00000000-0000-0000-0000-000000000000";
+
+    #[test]
+    fn every_part_has_its_place() {
+        let id = Uuid::from_u128(0x0192_E4A0_0000_7000_8000_00AB_CDEF_0123);
+        let message = Message::to("orders.placed")
+            .id(id)
+            .key("42")
+            .header("trace", "abc")
+            .bytes("hello")
+            .unwrap();
+        assert_eq!(
+            text(&config(), &message, Limit::None),
+            [
+                "XADD",
+                "orders.placed",
+                "*",
+                "id",
+                "0192e4a0-0000-7000-8000-00abcdef0123",
+                "key",
+                "42",
+                "payload",
+                "hello",
+                "header:trace",
+                "abc",
+            ]
+        );
+    }
+
+    #[test]
+    fn empty_and_absent_are_kept_apart() {
+        assert_eq!(
+            text(&config(), &small(), Limit::None),
+            ["XADD", "t", "*", "id", NIL]
+        );
+        let empty = Message::to("t").id(Uuid::nil()).key("").bytes("").unwrap();
+        assert_eq!(
+            text(&config(), &empty, Limit::None),
+            ["XADD", "t", "*", "id", NIL, "key", "", "payload", ""]
+        );
+    }
+
+    #[test]
+    fn every_byte_passes() {
+        let payload: Vec<u8> = (0..=255).collect();
+        let message = Message::to("t").bytes(payload.clone()).unwrap();
+        let config = config();
+        let command = encode(&config, &message)
+            .unwrap()
+            .command(&config, Limit::None);
+        assert_eq!(arguments(&command).last(), Some(&payload));
+    }
+
+    #[test]
+    fn headers_of_any_text_pass_and_hide_no_field() {
+        let message = Message::to("t")
+            .id(Uuid::nil())
+            .header("größe in m²", "\u{1F980}\r\n\t")
+            .header("id", "")
+            .tombstone()
+            .unwrap();
+        assert_eq!(
+            text(&config(), &message, Limit::None)[3..],
+            [
+                "id",
+                NIL,
+                "header:größe in m²",
+                "\u{1F980}\r\n\t",
+                "header:id",
+                "",
+            ]
+        );
+    }
+
+    #[test]
+    fn settings_have_their_place_before_the_entry() {
+        let config = config().stream_prefix("shop:").create_streams(false);
+        for (limit, words) in [
+            (Limit::None, vec!["XADD", "shop:t", "NOMKSTREAM", "*"]),
+            (
+                Limit::MaxLen(7),
+                vec!["XADD", "shop:t", "NOMKSTREAM", "MAXLEN", "~", "7", "*"],
+            ),
+            (
+                Limit::MinId(1_700_000_000_000),
+                vec![
+                    "XADD",
+                    "shop:t",
+                    "NOMKSTREAM",
+                    "MINID",
+                    "~",
+                    "1700000000000",
+                    "*",
+                ],
+            ),
+        ] {
+            assert_eq!(text(&config, &small(), limit)[..words.len()], words);
+        }
+    }
+
+    #[test]
+    fn the_size_is_that_of_all_fields_and_values() {
+        let message = Message::to("t")
+            .key("42")
+            .header("trace", "abc")
+            .bytes("hello")
+            .unwrap();
+        let config = config();
+        let entry = encode(&config, &message).unwrap();
+        let all = arguments(&entry.command(&config, Limit::None));
+        let fields: usize = all[3..].iter().map(Vec::len).sum();
+        assert_eq!(entry.size(), fields);
+    }
+
+    #[test]
+    fn what_is_larger_than_configured_is_rejected_with_both_sizes() {
+        let exact = config().max_message_bytes(2 + 36 + 7 + 10);
+        let message = Message::to("t").bytes(vec![0; 10]).unwrap();
+        assert_eq!(encode(&exact, &message).unwrap().size(), 55);
+        let message = Message::to("t").bytes(vec![0; 11]).unwrap();
+        let error = encode(&exact, &message).unwrap_err();
+        assert_eq!(error.kind(), PublishErrorKind::Rejected);
+        assert_eq!(error.reason(), "the entry has 56 bytes, the limit is 55");
+    }
+}
