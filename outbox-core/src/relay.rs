@@ -69,6 +69,7 @@ use tokio::task::JoinSet;
 
 use crate::{Publisher, Store};
 use config::Settings;
+pub(crate) use config::check;
 pub use config::{InvalidConfig, RelayBuilder};
 use health::Health;
 use stop::Stop;

@@ -1,8 +1,10 @@
 //! When a message is tried again.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::{Claimed, PublishError, PublishErrorKind};
+use crate::relay::check;
+use crate::{Claimed, InvalidConfig, PublishError, PublishErrorKind};
 
 /// When a message is tried again. Pure: the same arguments give the same answer.
 pub trait RetryPolicy: Send + Sync + 'static {
@@ -14,29 +16,78 @@ pub trait RetryPolicy: Send + Sync + 'static {
     fn retry_after(&self, claimed: &Claimed, error: &PublishError) -> Option<Duration>;
 }
 
+/// The longest time after a first failure.
+const FIRST_LONGEST: Duration = Duration::from_secs(3600);
+/// A shorter time would try a failing message in a loop.
+const FIRST: RangeInclusive<Duration> = Duration::from_millis(1)..=FIRST_LONGEST;
+/// No back-off is longer, whatever is configured: it keeps every sum of times finite.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const FAILURES: RangeInclusive<u32> = 1..=u32::MAX;
+
 /// Doubles the time from `first` up to `longest`, with jitter, and gives up after `max_failures`.
 ///
 /// The jitter comes from the message id and the number of the try, so that it spreads messages that
 /// failed together and is still pure: each time lies between half and the whole of the doubled one.
 ///
-/// The default: first 1 s, longest 5 min, 20 failures. The last comes half an hour to
-/// an hour after the first, beside the time that the tries themselves take.
+/// By default the last failure comes half an hour to an hour after the first, beside the time that the
+/// tries themselves take.
+///
+/// ```
+/// use std::time::Duration;
+/// use outbox_core::ExponentialBackoff;
+///
+/// let patient = ExponentialBackoff::new(
+///     ExponentialBackoff::FIRST,
+///     Duration::from_secs(3600),
+///     ExponentialBackoff::MAX_FAILURES,
+/// )?;
+/// assert!(ExponentialBackoff::new(Duration::ZERO, Duration::ZERO, 0).is_err());
+/// # Ok::<(), outbox_core::InvalidConfig>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExponentialBackoff {
-    /// The time after the first failure, before jitter.
-    pub first: Duration,
-    /// The longest time, before jitter.
-    pub longest: Duration,
-    /// The failure of this number is the last; at least 1.
-    pub max_failures: u32,
+    first: Duration,
+    longest: Duration,
+    max_failures: u32,
+}
+
+impl ExponentialBackoff {
+    /// `first` unless set.
+    pub const FIRST: Duration = Duration::from_secs(1);
+    /// `longest` unless set.
+    pub const LONGEST: Duration = Duration::from_secs(300);
+    /// `max_failures` unless set.
+    pub const MAX_FAILURES: u32 = 20;
+
+    /// A policy whose times, before jitter, begin with `first` (1 ms to 1 h) and grow to `longest`
+    /// (`first` to 365 days), and for which the failure of number `max_failures` (at least 1) is the
+    /// last.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`] names the first one that breaks its limits.
+    pub fn new(
+        first: Duration,
+        longest: Duration,
+        max_failures: u32,
+    ) -> Result<Self, InvalidConfig> {
+        check("ExponentialBackoff::first", first, FIRST)?;
+        check("ExponentialBackoff::longest", longest, first..=LONGEST)?;
+        check("ExponentialBackoff::max_failures", max_failures, FAILURES)?;
+        Ok(Self {
+            first,
+            longest,
+            max_failures,
+        })
+    }
 }
 
 impl Default for ExponentialBackoff {
     fn default() -> Self {
         Self {
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(300),
-            max_failures: 20,
+            first: Self::FIRST,
+            longest: Self::LONGEST,
+            max_failures: Self::MAX_FAILURES,
         }
     }
 }
@@ -63,9 +114,6 @@ impl RetryPolicy for ExponentialBackoff {
     }
 }
 
-/// No back-off is longer, whatever is configured: it keeps every sum of times finite.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
 /// `first` doubled `tries` times, at most `longest`, of which `jitter` (0 to 1) takes up to half away.
 pub(crate) fn doubled(first: Duration, longest: Duration, tries: u32, jitter: f64) -> Duration {
     let whole = first
@@ -73,4 +121,61 @@ pub(crate) fn doubled(first: Duration, longest: Duration, tries: u32, jitter: f6
         .min(longest)
         .min(LONGEST);
     whole.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_breaks_its_limits_is_named_with_them() {
+        let second = Duration::from_secs(1);
+        let year = Duration::from_secs(365 * 24 * 3600);
+        for (first, longest, max_failures, expected) in [
+            (
+                Duration::ZERO,
+                second,
+                1,
+                "ExponentialBackoff::first is 0ns, allowed is 1ms to 3600s",
+            ),
+            (
+                second * 3601,
+                year,
+                1,
+                "ExponentialBackoff::first is 3601s, allowed is 1ms to 3600s",
+            ),
+            (
+                second,
+                Duration::ZERO,
+                1,
+                "ExponentialBackoff::longest is 0ns, allowed is 1s to 31536000s",
+            ),
+            (
+                second,
+                year + second,
+                1,
+                "ExponentialBackoff::longest is 31536001s, allowed is 1s to 31536000s",
+            ),
+            (
+                second,
+                second,
+                0,
+                "ExponentialBackoff::max_failures is 0, allowed is 1 to 4294967295",
+            ),
+        ] {
+            let error = ExponentialBackoff::new(first, longest, max_failures).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
+        ExponentialBackoff::new(second, second, 1).unwrap();
+    }
+
+    #[test]
+    fn the_defaults_are_within_their_limits() {
+        let given = ExponentialBackoff::new(
+            ExponentialBackoff::FIRST,
+            ExponentialBackoff::LONGEST,
+            ExponentialBackoff::MAX_FAILURES,
+        );
+        assert_eq!(given, Ok(ExponentialBackoff::default()));
+    }
 }

@@ -191,7 +191,7 @@ impl fmt::Debug for RelayBuilder {
     }
 }
 
-fn check<T: PartialOrd + fmt::Debug>(
+pub(crate) fn check<T: PartialOrd + fmt::Debug>(
     field: &'static str,
     value: T,
     limits: RangeInclusive<T>,
@@ -206,7 +206,7 @@ fn check<T: PartialOrd + fmt::Debug>(
     })
 }
 
-/// A setting of a relay is outside its limits.
+/// A setting of a relay, or of its retry policy, is outside its limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, allowed is {limits}")]
 pub struct InvalidConfig {
@@ -216,7 +216,7 @@ pub struct InvalidConfig {
 }
 
 impl InvalidConfig {
-    /// The setting, by the name of its builder method.
+    /// The setting, by the name of its builder method or, of a retry policy, its type and argument.
     pub fn field(&self) -> &'static str {
         self.field
     }

@@ -211,11 +211,14 @@ impl Operator {
             .batch_messages(batch)
             .order(self.order)
             .on_dead(self.world.on_dead)
-            .retry(ExponentialBackoff {
-                first: Duration::from_millis(20),
-                longest: Duration::from_millis(500),
-                max_failures: self.world.max_failures,
-            })
+            .retry(
+                ExponentialBackoff::new(
+                    Duration::from_millis(20),
+                    Duration::from_millis(500),
+                    self.world.max_failures,
+                )
+                .expect("the policy is within its limits"),
+            )
             .claim_wait(Duration::from_millis(500))
             .publish_timeout(Duration::from_millis(400))
             .settle_timeout(SETTLE_TIMEOUT)

@@ -134,10 +134,11 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
         .publish_timeout(settings.publish_timeout)
         .settle_timeout(settings.settle_timeout)
         .stop_grace(settings.stop_grace)
-        .retry(ExponentialBackoff {
-            longest: settings.retry_longest,
-            ..ExponentialBackoff::default()
-        })
+        .retry(ExponentialBackoff::new(
+            ExponentialBackoff::FIRST,
+            settings.retry_longest,
+            ExponentialBackoff::MAX_FAILURES,
+        )?)
         .backoff_longest(Duration::from_secs(1))
         .build()?
         .run_until(async {
