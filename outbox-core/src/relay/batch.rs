@@ -24,6 +24,12 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Whether something was answered that only a broker answers. A rejection is often the adapter's
+    /// own, which needs no broker to see that a message cannot be carried.
+    pub(super) fn heard_from_broker(&self) -> bool {
+        self.confirmed + self.topic_unavailable + self.retryable > 0
+    }
+
     fn wave<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>, end: WaveEnd) {
         self.waves += 1;
         self.panics += u64::from(end == WaveEnd::Panicked);
@@ -45,8 +51,6 @@ impl Tally {
 pub(super) struct Published {
     pub(super) conclusion: Conclusion,
     pub(super) tally: Tally,
-    /// The relay stopped before the broker could say whether it is there.
-    pub(super) cut_short: bool,
 }
 
 pub(super) async fn publish(
@@ -61,7 +65,6 @@ pub(super) async fn publish(
     let last_start = start + settings.publish_timeout / 2;
     let answers: Vec<Answer> = claimed.iter().map(|_| Answer::new()).collect();
     let mut tally = Tally::default();
-    let mut cut_short = false;
     let mut plan = Plan::new(
         Rules {
             order: settings.order,
@@ -71,11 +74,7 @@ pub(super) async fn publish(
         claimed,
     );
     loop {
-        if stop.requested() {
-            cut_short = true;
-            break;
-        }
-        if Instant::now() > last_start {
+        if stop.requested() || Instant::now() > last_start {
             break;
         }
         let Some(wave) = plan.next_wave() else { break };
@@ -88,12 +87,10 @@ pub(super) async fn publish(
         let answered = wave.iter().map(|&index| &answers[index]);
         tally.wave(answered.clone(), end);
         plan.absorb(&wave, answered.map(|answer| answer.get().cloned()), end);
-        cut_short = end == WaveEnd::Stopped;
     }
     Published {
         conclusion: plan.conclude(),
         tally,
-        cut_short,
     }
 }
 

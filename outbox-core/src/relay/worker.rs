@@ -156,8 +156,11 @@ impl Worker {
         let conclusion = published.conclusion;
         match &conclusion.outage {
             Some(outage) => health.broker_is_away(outage, probe.is_some()),
-            None if published.cut_short && published.tally.confirmed == 0 => {}
-            None => health.broker_answered(probe.is_some()),
+            None if published.tally.heard_from_broker() => {
+                health.broker_answered(probe.is_some());
+            }
+            // It is open whether the broker is there: the next claim says more.
+            None => {}
         }
         log_failures(claim.messages(), &conclusion.outcomes);
         let counts = telemetry::Outcomes::count(&conclusion.outcomes);

@@ -207,6 +207,7 @@ impl Drop for FakeClaim {
 pub(crate) enum Act {
     Answer(Result<(), PublishError>),
     AnswerAfter(Duration),
+    FailAfter(Duration, PublishError),
     /// Says nothing about it, and does not return either.
     Hang,
     /// Panics at the first try and confirms at the next.
@@ -285,6 +286,10 @@ impl Publisher for FakeBroker {
                 Act::AnswerAfter(time) => {
                     sleep(time).await; // wait: on the paused clock
                     self.confirm(delivery);
+                }
+                Act::FailAfter(time, error) => {
+                    sleep(time).await; // wait: on the paused clock
+                    delivery.report(Err(error));
                 }
                 Act::Hang => hang = true,
                 Act::PanicOnce => {

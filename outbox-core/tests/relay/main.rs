@@ -67,6 +67,13 @@ impl Running {
     }
 }
 
+/// Every message was claimed as one that nothing had happened to.
+fn nothing_was_parked(store: &FakeStore) {
+    for claimed in store.claimed() {
+        assert_eq!((claimed.parked, claimed.failures), (0, 0), "{claimed:?}");
+    }
+}
+
 /// Waits for something that other tasks bring about, looking less often the longer it takes.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -199,14 +206,78 @@ async fn an_outage_counts_nothing_probes_with_one_message_and_grows_again() {
     let sizes: Vec<usize> = after.iter().map(|batch| batch.messages.len()).collect();
     assert_eq!(sizes[..9], [1, 2, 4, 8, 16, 32, 64, 100, 100]);
     // Nothing was parked on the way, and it was said once.
-    assert!(
-        store
-            .claimed()
-            .iter()
-            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
-    );
+    nothing_was_parked(&store);
     assert_eq!(log.count(Level::WARN, "the broker is away"), 1);
     assert_eq!(log.count(Level::INFO, "the broker is back"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_refused_without_the_broker_ends_no_outage() {
+    let log = Log::capture();
+    let store = FakeStore::default();
+    let start = Instant::now();
+    let known = start + Duration::from_secs(60);
+    let back = start + HOUR;
+    // Invalid messages are refused by the adapter itself, as soon as it has found out that they are.
+    let broker = FakeBroker::new(move |message| {
+        let now = Instant::now();
+        if message.key() == Some("invalid") && now >= known {
+            Act::Answer(Err(PublishError::rejected("an invalid topic")))
+        } else if now < back {
+            Act::Answer(Err(PublishError::broker_unavailable("refused")))
+        } else {
+            Act::Answer(Ok(()))
+        }
+    });
+    store.enqueue(&[message("invalid"), message("invalid"), message("invalid")]);
+    store.enqueue(&messages_of_keys(0..50));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    let delivered = Counts {
+        dead: 3,
+        ..NOTHING_LEFT
+    };
+    until("all others are delivered", || store.counts() == delivered).await;
+    running.stop().await;
+    assert!(Instant::now() < back + Duration::from_secs(11));
+    assert_eq!(log.count(Level::WARN, "the broker is away"), 1);
+    assert_eq!(log.count(Level::INFO, "the broker is back"), 1);
+    let probes = broker.batches();
+    let during = probes.iter().filter(|batch| batch.at < back).skip(4);
+    assert!(during.into_iter().all(|batch| batch.messages.len() == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_begins_while_another_worker_waits_is_tried_again_after_a_pause() {
+    let store = FakeStore::default();
+    let mut tries = 0;
+    let broker = FakeBroker::new(move |_| {
+        tries += 1;
+        let refused = PublishError::broker_unavailable("refused");
+        match tries {
+            1 => Act::FailAfter(Duration::from_secs(1), refused),
+            _ => Act::Answer(Ok(())),
+        }
+    });
+    let running = Running::start(
+        Relay::builder(store.clone(), broker.clone())
+            .workers(2)
+            .backoff_first(Duration::from_secs(10)),
+    );
+    until("one worker waits in a claim", || store.claims() == 1).await;
+    store.enqueue(&messages_of_keys([0]));
+    until("the other one waits in a claim", || store.claims() == 2).await;
+    // Now it is released, and the one that waits gets it.
+    until("it is delivered", || store.counts() == NOTHING_LEFT).await;
+    running.stop().await;
+    // The two workers and the probe.
+    assert_eq!(store.claimed().len(), 3);
+    let tries = broker.batches();
+    assert_eq!(tries.len(), 2);
+    let pause = tries[1].at - tries[0].at;
+    assert!(
+        pause >= Duration::from_secs(6),
+        "tried again after {pause:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,12 +293,7 @@ async fn silence_of_the_whole_batch_is_an_outage_and_ends_by_itself() {
     until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
     running.stop().await;
     assert!(Instant::now() < back + Duration::from_secs(60));
-    assert!(
-        store
-            .claimed()
-            .iter()
-            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
-    );
+    nothing_was_parked(&store);
 }
 
 #[tokio::test(start_paused = true)]
@@ -302,12 +368,7 @@ async fn a_slow_broker_is_given_its_time_and_fails_no_message() {
     until("everything is delivered", || store.counts() == NOTHING_LEFT).await;
     running.stop().await;
     assert_eq!(broker.confirmed().len(), 1000);
-    assert!(
-        store
-            .claimed()
-            .iter()
-            .all(|claimed| claimed.failures == 0 && claimed.parked == 0)
-    );
+    nothing_was_parked(&store);
 }
 
 #[tokio::test(start_paused = true)]
