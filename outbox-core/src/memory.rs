@@ -13,4 +13,4 @@ mod publisher;
 mod store;
 
 pub use publisher::MemoryPublisher;
-pub use store::{Counts, DeadMessage, MemoryStore, MemoryTransaction};
+pub use store::{MemoryCounts, MemoryDead, MemoryStore, MemoryTransaction};

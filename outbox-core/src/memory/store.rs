@@ -56,9 +56,9 @@ struct Shared {
     changed: Notify,
 }
 
-/// How many messages are in which place.
+/// How many messages are in which place, from [`MemoryStore::counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct MemoryCounts {
     /// Those that were not set aside, claimed or not.
     pub waiting: usize,
     /// Those set aside until their next try or behind another message, due or not.
@@ -67,15 +67,15 @@ pub struct Counts {
     pub dead: usize,
 }
 
-/// A message that was given up.
+/// A message that was given up, from [`MemoryStore::dead`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadMessage {
+pub struct MemoryDead {
     /// The message.
     pub message: Message,
     /// The reason.
     pub error: PublishError,
     /// Whether the later messages of its key wait for a decision.
-    pub halt: bool,
+    pub halted: bool,
     /// How often it had been parked before.
     pub parked: u32,
     /// How many of these were failures.
@@ -106,8 +106,8 @@ impl MemoryStore {
     }
 
     /// How many messages are in which place. Looks at every message.
-    pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub fn counts(&self) -> MemoryCounts {
+        let mut counts = MemoryCounts::default();
         for entry in self.lock().messages.values() {
             match entry.place {
                 Place::Waiting => counts.waiting += 1,
@@ -119,15 +119,15 @@ impl MemoryStore {
     }
 
     /// What was given up, in the order of enqueueing. Looks at every message.
-    pub fn dead(&self) -> Vec<DeadMessage> {
+    pub fn dead(&self) -> Vec<MemoryDead> {
         self.lock()
             .messages
             .values()
             .filter_map(|entry| match &entry.place {
-                Place::Dead { error, halt } => Some(DeadMessage {
+                Place::Dead { error, halt } => Some(MemoryDead {
                     message: entry.message.clone(),
                     error: error.clone(),
-                    halt: *halt,
+                    halted: *halt,
                     parked: entry.parked,
                     failures: entry.failures,
                 }),
@@ -667,7 +667,7 @@ mod tests {
         assert_eq!(start.elapsed(), LIMITS.hold + HOLD_MARGIN);
         assert!(overdue.settle(vec![Outcome::Delivered]).await.is_err());
         claim.settle(vec![Outcome::Delivered]).await.unwrap();
-        assert_eq!(store.counts(), Counts::default());
+        assert_eq!(store.counts(), MemoryCounts::default());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_core::memory::{Counts, MemoryStore};
+use outbox_core::memory::{MemoryCounts, MemoryStore};
 use outbox_core::{
     Claim, ClaimLimits, Claimed, Delivery, Message, Outcome, PublishError, Publisher, Store,
     StoreError, Uuid, async_trait,
@@ -62,7 +62,7 @@ impl FakeStore {
         self.inner.enqueue(messages);
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> MemoryCounts {
         self.inner.counts()
     }
 

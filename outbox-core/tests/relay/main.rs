@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fakes::{Act, FakeBroker, FakeStore, Fault};
 use log::Log;
-use outbox_core::memory::{Counts, MemoryPublisher, MemoryStore};
+use outbox_core::memory::{MemoryCounts, MemoryPublisher, MemoryStore};
 use outbox_core::{
     Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Uuid,
 };
@@ -22,7 +22,7 @@ use tracing::Level;
 
 const SOON: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-const NOTHING_LEFT: Counts = Counts {
+const NOTHING_LEFT: MemoryCounts = MemoryCounts {
     waiting: 0,
     parked: 0,
     dead: 0,
@@ -232,7 +232,7 @@ async fn a_message_that_is_refused_without_the_broker_ends_no_outage() {
     store.enqueue(&[message("invalid"), message("invalid"), message("invalid")]);
     store.enqueue(&messages_of_keys(0..50));
     let running = Running::start(Relay::builder(store.clone(), broker.clone()));
-    let delivered = Counts {
+    let delivered = MemoryCounts {
         dead: 3,
         ..NOTHING_LEFT
     };
@@ -643,7 +643,7 @@ async fn one_of_everything() {
     );
     until("one is dead and nothing else is left", || {
         store.counts()
-            == Counts {
+            == MemoryCounts {
                 dead: 1,
                 ..NOTHING_LEFT
             }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use outbox_core::memory::{Counts, MemoryStore};
+use outbox_core::memory::{MemoryCounts, MemoryStore};
 use outbox_core::{ExponentialBackoff, OnDead, OrderMode, Relay, Uuid};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -119,7 +119,7 @@ async fn simulate(setup: Setup) -> Report {
 /// Waits until nothing is left but the dead, and decides about those that halt their key.
 async fn empty(world: &World, store: &MemoryStore) {
     loop {
-        let Counts {
+        let MemoryCounts {
             waiting, parked, ..
         } = store.counts();
         if waiting == 0 && parked == 0 {
@@ -128,7 +128,7 @@ async fn empty(world: &World, store: &MemoryStore) {
         let halting: Vec<Uuid> = store
             .dead()
             .iter()
-            .filter(|dead| dead.halt)
+            .filter(|dead| dead.halted)
             .map(|dead| dead.message.id())
             .collect();
         if !halting.is_empty() {

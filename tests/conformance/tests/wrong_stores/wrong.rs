@@ -200,7 +200,7 @@ impl WrongStore {
         let dead = self.inner.dead().into_iter();
         dead.map(|dead| {
             let (id, reason) = (dead.message.id(), dead.error.reason().to_owned());
-            (dead.message, Dead { id, reason }, dead.halt)
+            (dead.message, Dead { id, reason }, dead.halted)
         })
         .collect()
     }
