@@ -91,6 +91,13 @@ impl Course {
             .collect();
         waves.join(" ")
     }
+
+    fn must_be(&self, waves: &str, outcomes: &str, outage: bool, case: &str) {
+        assert_eq!(self.waves(), waves, "waves of {case}");
+        assert_eq!(self.outcomes(), outcomes, "outcomes of {case}");
+        let found = self.conclusion.outage.is_some();
+        assert_eq!(found, outage, "outage of {case}");
+    }
 }
 
 /// Runs a claim to its end; waves after the last one of `ends` return.
@@ -175,13 +182,7 @@ fn each_answer_has_its_outcome_in_each_mode() {
     for (order, on_dead, keys, answers, waves, outcomes, outage) in cases {
         let case = format!("{order:?} {on_dead:?} {keys} {answers}");
         let course = run(order, on_dead, &claim(keys), answers, &[]);
-        assert_eq!(course.waves(), waves, "waves of {case}");
-        assert_eq!(course.outcomes(), outcomes, "outcomes of {case}");
-        assert_eq!(
-            course.conclusion.outage.is_some(),
-            outage,
-            "outage of {case}"
-        );
+        course.must_be(waves, outcomes, outage, &case);
     }
 }
 
@@ -220,13 +221,7 @@ fn how_a_wave_ends_decides_what_no_answer_means() {
     for &(order, keys, answers, ends, waves, outcomes, outage) in cases {
         let case = format!("{order:?} {keys} {answers} {ends:?}");
         let course = run(order, Continue, &claim(keys), answers, ends);
-        assert_eq!(course.waves(), waves, "waves of {case}");
-        assert_eq!(course.outcomes(), outcomes, "outcomes of {case}");
-        assert_eq!(
-            course.conclusion.outage.is_some(),
-            outage,
-            "outage of {case}"
-        );
+        course.must_be(waves, outcomes, outage, &case);
     }
 }
 

@@ -6,6 +6,9 @@
 #![allow(non_snake_case)]
 
 mod fault;
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
 mod wrong;
 
 use std::time::Duration;
@@ -15,23 +18,7 @@ use outbox_conformance::publisher;
 use fault::Fault;
 use wrong::Wrong;
 
-/// Makes a test of each wrong publisher and case, and the table of all.
-macro_rules! wrong_publishers {
-    ($($fault:ident { $($case:ident: $reason:literal,)* })*) => {
-        const CAUGHT: &[&str] = &[$($(stringify!($case),)*)*];
-
-        $(mod $fault {
-            mod fails {
-                $(#[test]
-                fn $case() {
-                    crate::must_fail(crate::Fault::$fault, stringify!($case), $reason);
-                })*
-            }
-        })*
-    };
-}
-
-wrong_publishers! {
+faults! {
     HangsOnNothing {
         an_empty_batch_is_done_at_once: "publishing 0 messages did not come back",
     }
@@ -173,26 +160,12 @@ fn must_fail(fault: Fault, case: &str, reason: &str) {
         fault: Some(fault),
         patience: PATIENCE,
     };
-    let failure = case
-        .check(wrong)
-        .expect_err("a wrong publisher passes the case that was written for it");
-    assert!(
-        failure.contains(reason),
-        "it failed for another reason: {failure}"
-    );
+    support::failed_for(reason, case.check(wrong));
 }
 
 #[test]
 fn every_case_catches_a_wrong_publisher() {
-    let toothless: Vec<&str> = publisher::CASES
-        .iter()
-        .map(|case| case.name())
-        .filter(|name| !CAUGHT.contains(name))
-        .collect();
-    assert!(
-        toothless.is_empty(),
-        "no wrong publisher fails {toothless:?}"
-    );
+    support::all_catch_something(publisher::CASES.iter().map(|case| case.name()), CAUGHT);
 }
 
 mod without_a_fault {

@@ -6,6 +6,9 @@
 #![allow(non_snake_case)]
 
 mod fault;
+#[macro_use]
+#[path = "../support/mod.rs"]
+mod support;
 mod wrong;
 
 use std::time::Duration;
@@ -15,23 +18,7 @@ use outbox_conformance::store;
 use fault::Fault;
 use wrong::Wrong;
 
-/// Makes a test of each wrong store and case, and the table of all.
-macro_rules! wrong_stores {
-    ($($fault:ident { $($case:ident: $reason:literal,)* })*) => {
-        const CAUGHT: &[&str] = &[$($(stringify!($case),)*)*];
-
-        $(mod $fault {
-            mod fails {
-                $(#[test]
-                fn $case() {
-                    crate::must_fail(crate::Fault::$fault, stringify!($case), $reason);
-                })*
-            }
-        })*
-    };
-}
-
-wrong_stores! {
+faults! {
     DoesNotWait {
         an_empty_outbox_is_waited_for: "the answer that there is nothing\" came after",
     }
@@ -221,23 +208,12 @@ fn must_fail(fault: Fault, case: &str, reason: &str) {
         fault: Some(fault),
         patience: PATIENCE,
     };
-    let failure = case
-        .check(wrong)
-        .expect_err("a wrong store passes the case that was written for it");
-    assert!(
-        failure.contains(reason),
-        "it failed for another reason: {failure}"
-    );
+    support::failed_for(reason, case.check(wrong));
 }
 
 #[test]
 fn every_case_catches_a_wrong_store() {
-    let toothless: Vec<&str> = store::CASES
-        .iter()
-        .map(|case| case.name())
-        .filter(|name| !CAUGHT.contains(name))
-        .collect();
-    assert!(toothless.is_empty(), "no wrong store fails {toothless:?}");
+    support::all_catch_something(store::CASES.iter().map(|case| case.name()), CAUGHT);
 }
 
 mod without_a_fault {
