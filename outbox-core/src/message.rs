@@ -115,6 +115,25 @@ impl Message {
         &self.headers
     }
 
+    /// The same message in the making again: with its id, topic, key and headers, and without its
+    /// payload. For a publisher that wraps another one and hands on something else than was enqueued.
+    ///
+    /// ```
+    /// # use outbox_core::Message;
+    /// let message = Message::to("orders.placed").key(7).bytes("seven")?;
+    /// let changed = message.to_builder().header("encoding", "upper").bytes("SEVEN")?;
+    /// assert_eq!(changed.id(), message.id());
+    /// # Ok::<(), outbox_core::InvalidMessage>(())
+    /// ```
+    pub fn to_builder(&self) -> MessageBuilder {
+        MessageBuilder {
+            id: Some(self.id),
+            topic: self.topic.clone(),
+            key: self.key.clone(),
+            headers: Ok(self.headers.clone()),
+        }
+    }
+
     /// The bytes of topic, key, payload and headers together: what limits by bytes count.
     pub fn size(&self) -> usize {
         self.topic.len()
@@ -124,7 +143,7 @@ impl Message {
     }
 }
 
-/// A message in the making, from [`Message::to`].
+/// A message in the making, from [`Message::to`] or [`Message::to_builder`].
 ///
 /// Limits are checked by the method that ends it.
 #[derive(Clone, Debug)]

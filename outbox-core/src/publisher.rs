@@ -10,7 +10,8 @@ use crate::Message;
 
 /// Hands messages to a broker.
 ///
-/// Every implementation passes the publisher suite of the conformance crate.
+/// Every implementation passes the publisher suite of the conformance crate. `docs/write-a-publisher.md`
+/// in the repository has the contract step by step, with examples.
 #[async_trait]
 pub trait Publisher: Send + Sync + 'static {
     /// Hands the batch over in slice order and reports on each message as soon as the broker has
@@ -19,6 +20,10 @@ pub trait Publisher: Send + Sync + 'static {
     /// The caller bounds the time: it may drop the call at any await and keeps what was reported.
     /// Not reported = not delivered. Many calls may run at once; no two of them hold messages of one
     /// key.
+    ///
+    /// Slice order is for the messages of one key; those of different keys may overtake each other. A
+    /// message that is not sent, since the broker is too slow or away, is reported as such: silence
+    /// beside confirmations counts as a failure of the message.
     ///
     /// Right: report when the acknowledgement arrives, message by message. Wrong: report `Ok` when
     /// the message was written to a socket or queued in a client; wait for the whole batch before

@@ -39,6 +39,8 @@
 //! }
 //! ```
 //!
+//! A wrapper around other publishers needs no harness of its own: [`InMemory`] is one.
+//!
 //! What is read back is read with a client that knows nothing of the publisher under test, so that
 //! the two cannot agree on a mistake.
 //!
@@ -59,6 +61,7 @@ use outbox_core::{Message, Publisher, async_trait};
 use crate::runner;
 
 mod kit;
+mod memory;
 
 pub mod confirming;
 pub mod content;
@@ -66,6 +69,7 @@ pub mod failing;
 pub mod order;
 
 pub use kit::Broker;
+pub use memory::InMemory;
 
 /// Opens publishers of one implementation. A method that cannot do its work panics.
 #[async_trait]
