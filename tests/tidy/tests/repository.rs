@@ -48,6 +48,19 @@ fn every_statement_says_why() {
 }
 
 #[test]
+fn documents_show_code_that_is_compiled() {
+    let files = files::all();
+    let broken: Vec<String> = files
+        .iter()
+        .flat_map(|document| rules::strange_code(document, &files))
+        .collect();
+    keep(
+        "Code that a document shows is that of the file it names, as ```rust file=PATH; in docs/ all Rust is:",
+        &broken,
+    );
+}
+
+#[test]
 fn every_crate_is_a_member_and_inherits() {
     let members: BTreeSet<String> = cargo::members()
         .into_iter()
