@@ -168,6 +168,35 @@ fn every_case_catches_a_wrong_publisher() {
     support::all_catch_something(publisher::CASES.iter().map(|case| case.name()), CAUGHT);
 }
 
+/// The page for who writes a publisher tells of these mistakes, each with a case that catches it.
+#[test]
+fn the_page_names_mistakes_that_are_caught() {
+    // At run time: in a build folder that checkouts share, another one may have built this.
+    let folder = std::env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
+    let page = std::fs::read_to_string(format!("{folder}/../../docs/write-a-publisher.md"))
+        .expect("the page");
+    let (_, table) = page.split_once("| mistake |").expect("a table of mistakes");
+    let in_backticks = |cell: &str| -> Vec<String> {
+        cell.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    let rows = table.lines().skip(2).filter(|line| line.starts_with('|'));
+    for row in rows.clone() {
+        let cells: Vec<&str> = row.split('|').collect();
+        let case = in_backticks(cells[3]);
+        for fault in in_backticks(cells[1]) {
+            assert!(
+                case.len() == 1 && CAUGHT.contains(&(&fault, &case[0])),
+                "{fault} is not caught by {case:?}"
+            );
+        }
+    }
+    assert!(rows.count() > 10, "the table is not where it was");
+}
+
 mod without_a_fault {
     use super::{Duration, Wrong};
 

@@ -1,0 +1,47 @@
+//! The wrapping: every message is encrypted, and its answer goes where the original's belongs.
+
+use outbox_core::{Delivery, Publisher, async_trait};
+
+use crate::key::Key;
+use crate::seal::seal;
+
+/// Encrypts the payloads of what it hands on to another publisher; see the [crate](crate).
+///
+/// # Answers
+///
+/// Those of the wrapped publisher, and one more: a message that has the header `encryption` already, or
+/// no room for another header, is rejected.
+///
+/// # Cancellation
+///
+/// As of the wrapped publisher.
+#[derive(Clone, Debug)]
+pub struct EncryptingPublisher<P> {
+    inner: P,
+    key: Key,
+}
+
+impl<P: Publisher> EncryptingPublisher<P> {
+    /// Encrypts with `key` what `inner` publishes.
+    pub fn new(inner: P, key: Key) -> Self {
+        Self { inner, key }
+    }
+}
+
+#[async_trait]
+impl<P: Publisher> Publisher for EncryptingPublisher<P> {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        let mut sealed = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            match seal(delivery.message(), &self.key) {
+                Ok(message) => sealed.push((delivery, message)),
+                Err(error) => delivery.report(Err(error)),
+            }
+        }
+        let batch: Vec<Delivery<'_>> = sealed
+            .iter()
+            .map(|(delivery, message)| delivery.with_message(message))
+            .collect();
+        self.inner.publish(&batch).await;
+    }
+}
