@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `postgres` | `outbox::postgres`: the store in Postgres, and enqueueing in its transactions |
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
+//! | `nats` | `outbox::nats`: the publisher to NATS JetStream |
 //! | `redis` | `outbox::redis`: the publisher to Redis Streams |
 //! | `tls` | TLS for the stores and brokers that are chosen |
 //!
@@ -69,6 +70,12 @@ pub mod postgres {
 #[cfg(feature = "kafka")]
 pub mod kafka {
     pub use outbox_kafka::*;
+}
+
+/// The publisher to NATS JetStream: [`NatsPublisher`](nats::NatsPublisher).
+#[cfg(feature = "nats")]
+pub mod nats {
+    pub use outbox_nats::*;
 }
 
 /// The publisher to Redis Streams: [`RedisPublisher`](redis::RedisPublisher).

@@ -1,0 +1,239 @@
+//! What the server's answers mean: a pure mapping.
+//!
+//! JetStream answers a publish with an acknowledgement or with an error that has a code. The server
+//! itself says when nobody listens to a subject, and so no stream. Everything else is silence, and what
+//! that means `publisher.rs` finds out: a connection that is lost, a right that is missing, a stream that
+//! does not acknowledge.
+
+use std::borrow::Cow;
+
+use async_nats::StatusCode;
+use async_nats::jetstream::{self, ErrorCode};
+use outbox_core::{PublishError, PublishErrorKind};
+use serde::Deserialize;
+
+/// JetStream's own answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The stream has the message; `duplicate`: it had it before, and dropped this copy.
+    Stored { duplicate: bool },
+    /// It has it not.
+    Failed(PublishError),
+    /// Somebody else has answered: a subscriber that replies to what it receives.
+    Foreign,
+}
+
+#[derive(Deserialize)]
+struct Reply<'a> {
+    #[serde(borrow, default)]
+    stream: Cow<'a, str>,
+    /// Zero for a repeat of what a stream without interest did not keep.
+    #[serde(rename = "seq")]
+    sequence: Option<u64>,
+    #[serde(default)]
+    duplicate: bool,
+    error: Option<jetstream::Error>,
+}
+
+/// Reads what came to the reply subject of a publish.
+pub(crate) fn read(
+    status: Option<StatusCode>,
+    payload: &[u8],
+    expected_stream: Option<&str>,
+) -> Answer {
+    if status == Some(StatusCode::NO_RESPONDERS) {
+        return Answer::Failed(PublishError::topic_unavailable(
+            "no stream takes the subject, or JetStream is not there",
+        ));
+    }
+    let Ok(reply) = serde_json::from_slice::<Reply<'_>>(payload) else {
+        return Answer::Foreign;
+    };
+    if let Some(error) = reply.error {
+        let kind = classify(error.code(), error.error_code());
+        return Answer::Failed(PublishError::new(kind, error.to_string()));
+    }
+    if reply.stream.is_empty() || reply.sequence.is_none() {
+        return Answer::Foreign;
+    }
+    match expected_stream {
+        Some(expected) if expected != reply.stream => {
+            Answer::Failed(PublishError::topic_unavailable(format!(
+                "stream {:?} has taken the message, expected was {expected:?}",
+                reply.stream
+            )))
+        }
+        _ => Answer::Stored {
+            duplicate: reply.duplicate,
+        },
+    }
+}
+
+/// What an error means for what happens next.
+///
+/// One that is in no table is `Retryable`: it is counted, so it cannot go round for ever.
+fn classify(status: usize, code: ErrorCode) -> PublishErrorKind {
+    use ErrorCode as Code;
+    use PublishErrorKind::*;
+    match code {
+        // The stream, for now: it is full, cannot be written, is another one, or has no leader.
+        Code::STREAM_STORE_FAILED
+        | Code::STREAM_SEALED
+        | Code::STREAM_NOT_MATCH
+        | Code::STREAM_NOT_FOUND
+        | Code::STREAM_OFFLINE
+        | Code::STREAM_OFFLINE_REASON
+        | Code::STREAM_TOO_MANY_REQUESTS
+        // Limits of the server or the account, which are the operator's to raise.
+        | Code::INSUFFICIENT_RESOURCES
+        | Code::ACCOUNT_RESOURCES_EXCEEDED
+        | Code::MEMORY_RESOURCES_EXCEEDED
+        | Code::STORAGE_RESOURCES_EXCEEDED
+        | Code::NO_LIMITS
+        | Code::JETSTREAM_NOT_ENABLED
+        | Code::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
+        | Code::CLUSTER_NOT_AVAILABLE
+        | Code::CLUSTER_NOT_LEADER
+        // A stream of counters takes nothing else: it would refuse every message.
+        | Code::MESSAGE_INCR_MISSING => TopicUnavailable,
+
+        // The message, for good.
+        Code::STREAM_MESSAGE_EXCEEDS_MAXIMUM | Code::STREAM_HEADER_EXCEEDS_MAXIMUM => Rejected,
+
+        // The leader could not pass the message on to its followers; that error has no code of its own.
+        ErrorCode(0) if status == 503 => TopicUnavailable,
+
+        // An earlier copy is on its way into the stream, or not known here.
+        _ => Retryable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The codes that a publish can meet, and what each must mean.
+    const TABLE: &[(usize, u64, PublishErrorKind)] = {
+        use PublishErrorKind::*;
+        &[
+            (503, 10077, TopicUnavailable), // the store failed: full, out of space
+            (400, 10109, TopicUnavailable), // sealed
+            (400, 10060, TopicUnavailable), // expected stream does not match
+            (404, 10059, TopicUnavailable), // stream not found
+            (500, 10118, TopicUnavailable), // stream is offline
+            (500, 10194, TopicUnavailable), // stream is offline, with the reason
+            (429, 10167, TopicUnavailable), // too many requests
+            (503, 10023, TopicUnavailable), // insufficient resources
+            (400, 10002, TopicUnavailable), // resource limits exceeded for account
+            (500, 10028, TopicUnavailable), // insufficient memory
+            (500, 10047, TopicUnavailable), // insufficient storage
+            (400, 10120, TopicUnavailable), // no limits for the account's tier
+            (503, 10076, TopicUnavailable), // JetStream not enabled
+            (503, 10039, TopicUnavailable), // JetStream not enabled for account
+            (503, 10008, TopicUnavailable), // system temporarily unavailable
+            (500, 10009, TopicUnavailable), // cluster cannot handle request
+            (400, 10169, TopicUnavailable), // counter increment is missing
+            (503, 0, TopicUnavailable),     // a proposal that failed
+            (400, 10054, Rejected),         // message size exceeds maximum
+            (400, 10097, Rejected),         // header size exceeds maximum
+            (409, 10158, Retryable),        // duplicate message id is in process
+            (400, 10071, Retryable),        // wrong last sequence
+            (500, 10051, Retryable),        // general stream failure
+            (400, 0, Retryable),
+            (500, 65_000, Retryable),
+        ]
+    };
+
+    fn refusal(status: usize, code: u64) -> String {
+        format!(
+            r#"{{"error":{{"code":{status},"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#
+        )
+    }
+
+    fn kind(answer: Answer) -> PublishErrorKind {
+        match answer {
+            Answer::Failed(error) => error.kind(),
+            other => panic!("it should have failed: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_code_means_what_the_table_says() {
+        for (status, code, expected) in TABLE {
+            let answer = read(None, refusal(*status, *code).as_bytes(), None);
+            assert_eq!(kind(answer), *expected, "{status} {code}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_in_the_servers_words() {
+        let answer = read(None, refusal(400, 10054).as_bytes(), None);
+        assert_eq!(
+            answer,
+            Answer::Failed(PublishError::rejected("why (code 400, error code 10054)"))
+        );
+    }
+
+    #[test]
+    fn an_operators_mistake_kills_no_message() {
+        for (status, code) in [(400, 10109), (400, 10060), (400, 10002), (503, 10076)] {
+            let answer = read(None, refusal(status, code).as_bytes(), None);
+            assert_eq!(kind(answer), PublishErrorKind::TopicUnavailable, "{code}");
+        }
+    }
+
+    #[test]
+    fn nobody_who_listens_is_no_stream() {
+        let answer = read(Some(StatusCode::NO_RESPONDERS), b"", Some("S"));
+        assert_eq!(kind(answer), PublishErrorKind::TopicUnavailable);
+    }
+
+    #[test]
+    fn an_acknowledgement_is_one_of_the_expected_stream() {
+        let stored = |payload: &str, stream| read(None, payload.as_bytes(), stream);
+        let first = Answer::Stored { duplicate: false };
+        assert_eq!(stored(r#"{"stream":"S","seq":1}"#, None), first);
+        assert_eq!(stored(r#"{"stream":"S","seq":1}"#, Some("S")), first);
+        assert_eq!(
+            stored(r#"{"stream":"a\"b","domain":"hub","seq":9}"#, Some("a\"b")),
+            first
+        );
+        for repeat in [
+            r#"{"stream":"S","seq":1,"duplicate": true}"#,
+            r#"{"stream":"S","seq":0,"duplicate": true}"#,
+        ] {
+            assert_eq!(
+                stored(repeat, Some("S")),
+                Answer::Stored { duplicate: true }
+            );
+        }
+        assert_eq!(
+            stored(r#"{"stream":"S","seq":1}"#, Some("T")),
+            Answer::Failed(PublishError::topic_unavailable(
+                "stream \"S\" has taken the message, expected was \"T\""
+            ))
+        );
+    }
+
+    #[test]
+    fn what_is_no_acknowledgement_is_somebody_elses_answer() {
+        for payload in [
+            "",
+            "pong",
+            "[1]",
+            "{}",
+            r#"{"ok":true}"#,
+            r#"{"seq":1}"#,
+            r#"{"stream":"S"}"#,
+            r#"{"stream":"","seq":1}"#,
+            r#"{"error":"it went wrong"}"#,
+        ] {
+            assert_eq!(
+                read(None, payload.as_bytes(), None),
+                Answer::Foreign,
+                "{payload}"
+            );
+        }
+        assert_eq!(read(None, b"\xff\xfe", None), Answer::Foreign);
+    }
+}

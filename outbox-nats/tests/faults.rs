@@ -1,0 +1,315 @@
+//! What no test may do to a shared server: it is away, it dies, it says nothing, the connection to it is
+//! held up or cut. Played by servers and a proxy of each test's own.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use async_nats::connection::State;
+use async_nats::{Client, ConnectOptions};
+use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
+use outbox_nats::{NatsConfig, NatsPublisher};
+use support::proxy::Proxy;
+use support::server::{Server, free_port};
+use support::{PATIENCE, connect, create, message, payloads, read, refusal, stream};
+
+const WITHIN: Duration = Duration::from_secs(30);
+const ACK_TIMEOUT: Duration = Duration::from_millis(500);
+
+fn publisher(client: &Client) -> NatsPublisher {
+    let config = NatsConfig::new().ack_timeout(ACK_TIMEOUT);
+    NatsPublisher::new(client.clone(), config).unwrap()
+}
+
+/// Publishes until it is confirmed, as a relay does.
+async fn confirm(publisher: &NatsPublisher, batch: &[Message]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answers = publisher.publish_all(batch, WITHIN).await;
+        if answers.iter().all(|answer| answer == &Some(Ok(()))) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not confirmed: {answers:?}");
+        // wait: the client connects again by itself
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until_disconnected(client: &Client) {
+    let deadline = Instant::now() + PATIENCE;
+    while client.connection_state() == State::Connected {
+        assert!(Instant::now() < deadline, "the client does not notice");
+        // wait: the client reads the end of the connection
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn assert_away(answer: &Option<Result<(), PublishError>>, words: &str) {
+    let (kind, reason) = refusal(answer);
+    assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
+    assert!(reason.contains(words), "{reason}");
+}
+
+fn assert_soon(start: Instant, limit: Duration) {
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_was_never_there_is_an_outage_at_once() {
+    let client = ConnectOptions::new()
+        .retry_on_initial_connect()
+        .connect(format!("nats://127.0.0.1:{}", free_port()))
+        .await
+        .unwrap();
+    let publisher = publisher(&client);
+    let start = Instant::now();
+    let answers = publisher
+        .publish_all(&[message("t", "k", "1")], WITHIN)
+        .await;
+    assert_soon(start, Duration::from_millis(200));
+    assert_away(&answers[0], "no connection to the server yet");
+    assert_eq!(publisher.publish_all(&[], WITHIN).await, []);
+}
+
+#[tokio::test]
+async fn a_killed_server_is_an_outage_at_once_until_it_is_back() {
+    let mut server = Server::start();
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "1")]).await;
+
+    server.kill();
+    until_disconnected(&client).await;
+    let batch = [message("t", "k", "2"), message("t", "k", "3")];
+    let start = Instant::now();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_soon(start, Duration::from_millis(200));
+    for answer in &answers {
+        assert_away(answer, "the connection to the server is lost");
+    }
+    server.start_again();
+    confirm(&publisher, &batch).await;
+    assert_eq!(payloads(&client, "t").await, ["1", "2", "3"]);
+}
+
+#[tokio::test]
+async fn what_was_refused_in_an_outage_is_not_sent_after_it() {
+    let mut server = Server::start();
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "before")]).await;
+
+    server.kill();
+    until_disconnected(&client).await;
+    for number in 0..20 {
+        let batch = [message("t", "k", format!("stale {number}"))];
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_away(&answers[0], "lost");
+    }
+    server.start_again();
+    // It comes after all that was in the client's queue.
+    confirm(&publisher, &[message("t", "k", "after")]).await;
+    assert_eq!(payloads(&client, "t").await, ["before", "after"]);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_mid_batch_leaves_no_message_without_an_answer() {
+    let mut server = Server::start();
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    let batch: Vec<Message> = (0..50_000)
+        .map(|n| {
+            message(
+                "t",
+                &format!("key-{n}"),
+                format!("message {n} {:.>500}", ""),
+            )
+        })
+        .collect();
+    let publishing = publisher.publish_all(&batch, WITHIN);
+    let watching = async {
+        let deadline = Instant::now() + PATIENCE;
+        let context = async_nats::jetstream::new(client.clone());
+        let stream = context.get_stream("t").await.unwrap();
+        while stream.get_info().await.unwrap().state.messages < 100 {
+            assert!(Instant::now() < deadline, "nothing arrives");
+        }
+        server.kill();
+        Instant::now()
+    };
+    let (answers, killed) = tokio::join!(publishing, watching);
+    assert_soon(killed, Duration::from_secs(5));
+    let confirmed = answers
+        .iter()
+        .filter(|answer| **answer == Some(Ok(())))
+        .count();
+    assert!(
+        (1..batch.len()).contains(&confirmed),
+        "{confirmed} confirmed"
+    );
+    for answer in answers.iter().filter(|answer| **answer != Some(Ok(()))) {
+        assert_away(answer, "lost");
+    }
+
+    // Killed as it was, it has kept what it had acknowledged.
+    server.start_again();
+    confirm(&publisher, &[message("t", "k", "after")]).await;
+    let there: HashSet<String> = payloads(&client, "t").await.into_iter().collect();
+    for (message, answer) in batch.iter().zip(&answers) {
+        let payload = std::str::from_utf8(message.payload().unwrap()).unwrap();
+        if *answer == Some(Ok(())) {
+            assert!(there.contains(payload), "{payload} is lost");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_server_is_an_outage_until_it_is_thawed() {
+    let server = Server::start();
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "1")]).await;
+
+    server.freeze();
+    let batch = [message("t", "k", "2"), message("t", "l", "3")];
+    for _ in 0..2 {
+        let start = Instant::now();
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_soon(start, Duration::from_secs(5));
+        for answer in &answers {
+            assert_away(
+                answer,
+                "nothing was acknowledged within 500ms, and the server does not answer",
+            );
+        }
+    }
+    server.thaw();
+    confirm(&publisher, &batch).await;
+    // What was sent before has arrived too, and in front; the repeats were dropped.
+    assert_eq!(payloads(&client, "t").await, ["1", "2", "3"]);
+    assert_eq!(publisher.duplicates(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_is_an_outage_before_the_answers_time_is_over() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.address()).await;
+    let client = connect(&proxy.url()).await;
+    create(&client, stream("t")).await;
+    let config = NatsConfig::new().ack_timeout(Duration::from_secs(20));
+    let publisher = NatsPublisher::new(client.clone(), config).unwrap();
+    confirm(&publisher, &[message("t", "k", "1")]).await;
+
+    proxy.hold();
+    let batch = [message("t", "k", "2")];
+    let publishing = publisher.publish_all(&batch, WITHIN);
+    let cutting = async {
+        let direct = connect(&server.url()).await;
+        assert_eq!(payloads(&direct, "t").await, ["1"]);
+        proxy.cut();
+        // The client is connected again before the publisher looks.
+        proxy.release();
+        Instant::now()
+    };
+    let (answers, cut) = tokio::join!(publishing, cutting);
+    assert_soon(cut, Duration::from_secs(2));
+    assert_away(&answers[0], "lost");
+    confirm(&publisher, &batch).await;
+    assert_eq!(payloads(&client, "t").await, ["1", "2"]);
+}
+
+#[tokio::test]
+async fn what_a_dropped_call_left_behind_stays_in_front_of_its_repeat() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.address()).await;
+    let client = connect(&proxy.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "0")]).await;
+
+    proxy.hold();
+    let batch = ["1", "2"].map(|name| message("t", "k", name));
+    let short = Duration::from_millis(100);
+    assert_eq!(publisher.publish_all(&batch[..1], short).await, [None]);
+    proxy.release();
+    for one in batch.chunks(1) {
+        confirm(&publisher, one).await;
+    }
+    assert_eq!(payloads(&client, "t").await, ["0", "1", "2"]);
+    assert_eq!(publisher.duplicates(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_takes_nothing_is_given_nothing_more() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.address()).await;
+    let client = connect(&proxy.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "first")]).await;
+
+    proxy.hold();
+    // More than fits into the buffers of the system and the client's own.
+    let flood: Vec<Message> = (0..100)
+        .map(|n| message("t", &format!("key-{n}"), vec![b'x'; 400_000]))
+        .collect();
+    let start = Instant::now();
+    let answers = publisher.publish_all(&flood, WITHIN).await;
+    assert_soon(start, Duration::from_secs(10));
+    for answer in &answers {
+        assert_away(answer, "nothing was acknowledged");
+    }
+    for number in 0..5 {
+        let start = Instant::now();
+        let batch = [message("t", "k", format!("late {number}"))];
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_soon(start, Duration::from_secs(3));
+        assert_away(&answers[0], "the connection takes nothing");
+    }
+    proxy.release();
+    confirm(&publisher, &[message("t", "k", "last")]).await;
+    let there = read(&client, "t").await;
+    let small = there.iter().filter(|record| record.payload.len() < 100);
+    let small: Vec<&[u8]> = small.map(|record| record.payload.as_slice()).collect();
+    assert_eq!(small, [b"first".as_slice(), b"last"]);
+}
+
+#[tokio::test]
+async fn a_client_that_is_closed_is_an_outage() {
+    let server = Server::start();
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "1")]).await;
+    client.drain().await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answers = publisher
+            .publish_all(&[message("t", "k", "2")], WITHIN)
+            .await;
+        if answers[0] != Some(Ok(())) {
+            assert_away(&answers[0], "the client is closed");
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "a client that is closed publishes"
+        );
+    }
+}
+
+#[tokio::test]
+async fn debug_shows_no_secret() {
+    let server = Server::start_with("authorization: { user: outbox, password: secret }");
+    let publisher = publisher(&server.connect_as("outbox").await);
+    let shown = format!("{publisher:?}");
+    assert!(shown.contains("ack_timeout"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+}
