@@ -38,6 +38,7 @@ pub const MAX_MESSAGE_BYTES: usize = 512 * 1024 * 1024;
 #[must_use]
 pub struct RedisConfig {
     pub(crate) client: Client,
+    pub(crate) cluster: bool,
     pub(crate) stream_prefix: String,
     pub(crate) create_streams: bool,
     pub(crate) response_timeout: Duration,
@@ -71,6 +72,7 @@ impl RedisConfig {
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            cluster: false,
             stream_prefix: String::new(),
             create_streams: true,
             response_timeout: RESPONSE_TIMEOUT,
@@ -79,6 +81,13 @@ impl RedisConfig {
             trim: None,
             replicas: None,
         }
+    }
+
+    /// Whether the client's server is one of a cluster, which then tells where the streams of all topics
+    /// are. Default: `false`, one server has them all.
+    pub fn cluster(mut self, cluster: bool) -> Self {
+        self.cluster = cluster;
+        self
     }
 
     /// Put in front of the topic to make the stream's key. Default: nothing.
@@ -179,6 +188,7 @@ impl fmt::Debug for RedisConfig {
         let address = self.client.get_connection_info().addr();
         f.debug_struct("RedisConfig")
             .field("address", &format_args!("{address}"))
+            .field("cluster", &self.cluster)
             .field("stream_prefix", &self.stream_prefix)
             .field("create_streams", &self.create_streams)
             .field("response_timeout", &self.response_timeout)

@@ -38,6 +38,32 @@ pub(crate) enum Limit {
     MinId(u64),
 }
 
+/// How many slots a cluster has.
+const SLOTS: u16 = 16_384;
+
+/// The slot of a topic's stream in a cluster: of its hash tag, the first that is in braces and not empty,
+/// where there is one.
+pub(crate) fn slot(config: &RedisConfig, topic: &str) -> u16 {
+    let stream: Vec<u8> = [config.stream_prefix.as_bytes(), topic.as_bytes()].concat();
+    let open = stream.iter().position(|&byte| byte == b'{');
+    let tag = open.and_then(|open| {
+        let behind = &stream[open + 1..];
+        let close = behind.iter().position(|&byte| byte == b'}')?;
+        (close > 0).then(|| &behind[..close])
+    });
+    crc16(tag.unwrap_or(&stream)) % SLOTS
+}
+
+/// CRC-16/XMODEM, which the cluster's specification names.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| match crc & 0x8000 {
+            0 => crc << 1,
+            _ => crc << 1 ^ 0x1021,
+        })
+    })
+}
+
 /// An entry of a stream, borrowed from the message.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
@@ -245,6 +271,27 @@ mod tests {
             ),
         ] {
             assert_eq!(text(&config, &small(), limit)[..words.len()], words);
+        }
+    }
+
+    /// The first is the check value of the algorithm, the others are what a server says.
+    #[test]
+    fn slots_are_those_of_the_server() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        for (prefix, topic, expected) in [
+            ("", "orders", 105),
+            ("", "b", 3_300),
+            ("or", "ders", 105),
+            ("", "{orders}.placed", 105),
+            ("{orders}", "größe", 105),
+            ("a{", "orders}b{c}", 105),
+        ] {
+            let config = config().stream_prefix(prefix);
+            assert_eq!(slot(&config, topic), expected, "{prefix}{topic}");
+        }
+        // An empty tag is none.
+        for topic in ["{}orders", "{orders", "orders}"] {
+            assert_ne!(slot(&config(), topic), 105, "{topic}");
         }
     }
 

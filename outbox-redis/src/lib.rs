@@ -17,7 +17,7 @@
 //! ```
 //!
 //! What a confirmed entry survives is decided by the server: its `appendfsync`, and its replicas. It
-//! does not trim streams unless asked, repeat commands or follow a cluster's redirections. What a
+//! does not trim streams unless asked, repeat commands or ask Sentinels. What a
 //! consumer finds in an entry, what each failure becomes and what is promised are tables in the
 //! crate's `README.md`.
 //!

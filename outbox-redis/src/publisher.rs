@@ -4,22 +4,31 @@
 //! A call has a connection to itself, so that the order of a batch is the order of its commands, and
 //! so that what was not yet written can be thrown away with the connection: when the caller drops the
 //! call, when the server is silent, when an answer is lost. Nothing is sent a second time.
+//!
+//! From the outside in: [`RedisPublisher`], the servers of a [`Cluster`], one [`Server`] with its
+//! connections, one [`Call`] with the pipelines that are under way.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{join_all, select_ok};
 use outbox_core::{Delivery, PublishError, PublishErrorKind, Publisher, async_trait};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Pipeline, RedisError,
+    RedisResult, Value,
+};
 use tokio::time::timeout;
 
 use crate::config::{InvalidConfig, RedisConfig, Replicas, Trim};
-use crate::encode::{Limit, encode};
+use crate::encode::{Limit, encode, slot};
 use crate::error::{explain, is_answer};
 
 /// A pipeline ends with this many messages, or with [`PIPELINE_BYTES`]. Its answers come together.
@@ -54,9 +63,10 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Each call that runs has one, and they are kept for later calls. They are made when they are
 /// needed, so an outage ends with the first call after it.
 pub struct RedisPublisher {
-    config: RedisConfig,
-    connecting: AsyncConnectionConfig,
-    idle: Mutex<Vec<Connection>>,
+    /// The one that the configuration names.
+    server: Arc<Server>,
+    /// Only where that is one of many.
+    cluster: Option<Cluster>,
 }
 
 impl RedisPublisher {
@@ -65,17 +75,245 @@ impl RedisPublisher {
     /// # Errors
     ///
     /// [`InvalidConfig`] names the setting.
-    pub fn new(mut config: RedisConfig) -> Result<Self, InvalidConfig> {
+    pub fn new(config: RedisConfig) -> Result<Self, InvalidConfig> {
         config.check()?;
-        config.client = unbuffered(&config.client)?;
+        let cluster = config.cluster.then(Cluster::default);
+        let info = config.client.get_connection_info().clone();
+        let server = Server::new(config, info).map_err(|error| InvalidConfig::Client {
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            server: Arc::new(server),
+            cluster,
+        })
+    }
+}
+
+#[async_trait]
+impl Publisher for RedisPublisher {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        match &self.cluster {
+            // What fails is reported, and nothing follows from it here.
+            None => _ = self.server.publish(batch).await,
+            Some(cluster) => cluster.publish(&self.server, batch).await,
+        }
+    }
+}
+
+impl fmt::Debug for RedisPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisPublisher")
+            .field("config", &self.server.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A cluster: which of its servers has which slots, as one of them said.
+#[derive(Default)]
+struct Cluster {
+    /// `None`: nobody was asked yet, or it may not be true any more.
+    slots: Mutex<Option<Arc<Slots>>>,
+    /// By their addresses: they keep their connections when slots move.
+    servers: Mutex<HashMap<String, Arc<Server>>>,
+}
+
+type Slots = Vec<(RangeInclusive<u16>, Arc<Server>)>;
+
+impl Cluster {
+    /// Publishes to each server what is in its slots, to all of them at the same time.
+    async fn publish(&self, seed: &Arc<Server>, batch: &[Delivery<'_>]) {
+        let slots = match self.slots(seed).await {
+            Ok(slots) => slots,
+            Err(error) => return report_all(batch, &error),
+        };
+        let mut parts: Vec<(&Server, Vec<Delivery<'_>>)> = Vec::new();
+        let mut is_true = true;
+        for delivery in batch {
+            // A server that is away is not the cluster: only what is in its slots has to wait.
+            let delivery = delivery.one_of_many();
+            let slot = slot(&seed.config, delivery.message().topic());
+            let Some((_, server)) = slots.iter().find(|(range, _)| range.contains(&slot)) else {
+                is_true = false;
+                delivery.report(Err(PublishError::topic_unavailable(format!(
+                    "no server of the cluster has slot {slot}"
+                ))));
+                continue;
+            };
+            match parts.iter_mut().find(|(it, _)| ptr::eq(*it, &**server)) {
+                Some((_, part)) => part.push(delivery),
+                None => parts.push((server, vec![delivery])),
+            }
+        }
+        let calls = parts.iter().map(|(server, part)| server.publish(part));
+        is_true &= join_all(calls).await.into_iter().all(|it| it);
+        if !is_true {
+            // Asked again by the next call, whatever it was that failed: it costs one round trip.
+            *lock(&self.slots) = None;
+        }
+    }
+
+    /// Who has which slots. All that are known are asked: the first answer is taken.
+    async fn slots(&self, seed: &Arc<Server>) -> Result<Arc<Slots>, PublishError> {
+        if let Some(slots) = &*lock(&self.slots) {
+            return Ok(Arc::clone(slots));
+        }
+        let mut known: Vec<Arc<Server>> = lock(&self.servers).values().cloned().collect();
+        known.push(Arc::clone(seed));
+        let asking = known.iter().map(|server| Box::pin(server.slots()));
+        let (said, _) = select_ok(asking).await?;
+        let mut servers = lock(&self.servers);
+        let mut still = HashMap::new();
+        let mut slots = Vec::with_capacity(said.len());
+        for (range, host, port) in said {
+            let address = format!("{host}:{port}");
+            let server = match (still.get(&address), servers.get(&address)) {
+                (Some(server), _) | (None, Some(server)) => Arc::clone(server),
+                (None, None) => Arc::new(seed.beside(host, port).map_err(|error| explain(&error))?),
+            };
+            still.insert(address, Arc::clone(&server));
+            slots.push((range, server));
+        }
+        *servers = still;
+        let slots = Arc::new(slots);
+        *lock(&self.slots) = Some(Arc::clone(&slots));
+        Ok(slots)
+    }
+}
+
+/// Slots, and where the server is that has them.
+type Place = (RangeInclusive<u16>, String, u16);
+
+/// What `CLUSTER SLOTS` says; `asked` is the host that was asked, and a server's where it names none.
+fn places(answer: &Value, asked: &str) -> Option<Vec<Place>> {
+    let number = |value: &Value| match value {
+        Value::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    let place = |range: &Value| {
+        let [first, last, primary, ..] = range.as_sequence()? else {
+            return None;
+        };
+        let [host, port, ..] = primary.as_sequence()? else {
+            return None;
+        };
+        let host = match host {
+            Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
+            _ => asked.to_owned(),
+        };
+        Some((number(first)?..=number(last)?, host, number(port)?))
+    };
+    answer.as_sequence()?.iter().map(place).collect()
+}
+
+/// One server and the connections to it.
+struct Server {
+    config: RedisConfig,
+    client: Client,
+    connecting: AsyncConnectionConfig,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Server {
+    fn new(config: RedisConfig, info: ConnectionInfo) -> RedisResult<Self> {
+        // Sent at once is what is given to a connection, and thrown away at once what it has not sent
+        // when it is closed.
+        let tcp = info.tcp_settings().clone();
+        let tcp = tcp.set_nodelay(true).set_linger_time(Duration::ZERO);
         let connecting = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.pipeline_timeout()));
         Ok(Self {
+            client: Client::open(info.set_tcp_settings(tcp))?,
             config,
             connecting,
             idle: Mutex::default(),
         })
+    }
+
+    /// Another server of the cluster, reached in the same way.
+    fn beside(&self, host: String, port: u16) -> RedisResult<Self> {
+        let info = self.client.get_connection_info().clone();
+        let address = match info.addr().clone() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Self::new(self.config.clone(), info.set_addr(address))
+    }
+
+    /// Publishes and reports. Whether nothing failed that speaks of the server or of its topics.
+    async fn publish(&self, batch: &[Delivery<'_>]) -> bool {
+        if batch.is_empty() {
+            return true;
+        }
+        let connection = match self.connection().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                report_all(batch, &error);
+                return false;
+            }
+        };
+        let mut call = Call {
+            server: self,
+            rest: batch,
+            connection,
+            flights: VecDeque::with_capacity(PIPELINES),
+            is_refused: false,
+            outage: None,
+        };
+        call.run().await;
+        match &call.outage {
+            None => {
+                self.keep(call.connection);
+                !call.is_refused
+            }
+            Some(error) => {
+                report_all(call.rest, error);
+                self.forget_idle();
+                false
+            }
+        }
+    }
+
+    /// Asks which servers have which slots.
+    async fn slots(&self) -> Result<Vec<Place>, PublishError> {
+        let mut connection = self.connection().await?;
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let asking = command.query_async::<Value>(&mut connection.client);
+        let answer = match self.in_time(asking).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return Err(PublishError::broker_unavailable(format!(
+                    "asking for the cluster's slots: {}",
+                    explain(&error).reason()
+                )));
+            }
+        };
+        self.keep(connection);
+        let asked = match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "127.0.0.1",
+        };
+        places(&answer, asked).ok_or_else(|| {
+            PublishError::broker_unavailable("the cluster's slots are told in an unknown form")
+        })
+    }
+
+    /// Keeps a connection for later calls.
+    fn keep(&self, connection: Connection) {
+        lock(&self.idle).push(Connection {
+            used: Instant::now(),
+            ..connection
+        });
     }
 
     /// A connection that works, as far as can be known.
@@ -107,7 +345,6 @@ impl RedisPublisher {
 
     async fn try_connect(&self) -> RedisResult<Connection> {
         let connecting = self
-            .config
             .client
             .get_multiplexed_async_connection_with_config(&self.connecting);
         let mut client = self.in_time(connecting).await?;
@@ -164,56 +401,6 @@ impl RedisPublisher {
     }
 }
 
-#[async_trait]
-impl Publisher for RedisPublisher {
-    async fn publish(&self, batch: &[Delivery<'_>]) {
-        if batch.is_empty() {
-            return;
-        }
-        let connection = match self.connection().await {
-            Ok(connection) => connection,
-            Err(error) => return report_all(batch, &error),
-        };
-        let mut call = Call {
-            publisher: self,
-            rest: batch,
-            connection,
-            flights: VecDeque::with_capacity(PIPELINES),
-            outage: None,
-        };
-        call.run().await;
-        match &call.outage {
-            None => lock(&self.idle).push(Connection {
-                used: Instant::now(),
-                ..call.connection
-            }),
-            Some(error) => {
-                report_all(call.rest, error);
-                self.forget_idle();
-            }
-        }
-    }
-}
-
-impl fmt::Debug for RedisPublisher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPublisher")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The client, told to send at once what it is given, and to throw away at once what it has not sent
-/// when a connection is closed.
-fn unbuffered(client: &Client) -> Result<Client, InvalidConfig> {
-    let info = client.get_connection_info().clone();
-    let tcp = info.tcp_settings().clone();
-    let tcp = tcp.set_nodelay(true).set_linger_time(Duration::ZERO);
-    Client::open(info.set_tcp_settings(tcp)).map_err(|error| InvalidConfig::Client {
-        reason: error.to_string(),
-    })
-}
-
 fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
     for delivery in deliveries {
         delivery.report(Err(error.clone()));
@@ -257,11 +444,13 @@ impl Clock {
 
 /// One batch on its way.
 struct Call<'a, 'b> {
-    publisher: &'b RedisPublisher,
+    server: &'b Server,
     connection: Connection,
     /// What is in no pipeline yet.
     rest: &'b [Delivery<'a>],
     flights: VecDeque<Flight<'a>>,
+    /// Whether something was refused that is not the message's fault.
+    is_refused: bool,
     /// Why nothing more is sent.
     outage: Option<PublishError>,
 }
@@ -296,7 +485,7 @@ impl<'a> Call<'a, '_> {
 
     /// Sends the next pipeline. `false`: nothing is left to send, or it has to wait.
     fn take_off(&mut self) -> bool {
-        let config = &self.publisher.config;
+        let config = &self.server.config;
         let is_behind_large = self.flights.back().is_some_and(|flight| flight.is_large);
         if self.outage.is_some() || self.flights.len() == PIPELINES || is_behind_large {
             return false;
@@ -369,13 +558,13 @@ impl<'a> Call<'a, '_> {
 
     /// Reports what the server has answered to each command of a pipeline.
     async fn answered(&mut self, flight: Flight<'a>, mut answers: Vec<RedisResult<Value>>) {
-        let missing = match self.publisher.config.replicas {
+        let missing = match self.server.config.replicas {
             Some(replicas) => answers
                 .pop()
                 .and_then(|answer| missing_replicas(&answer, replicas)),
             None => None,
         };
-        let mut is_refused = false;
+        let mut closes = false;
         let is_large = flight.is_large;
         for (delivery, answer) in flight.deliveries.into_iter().zip(answers) {
             let failed = match answer {
@@ -389,15 +578,16 @@ impl<'a> Call<'a, '_> {
                 delivery.report(Ok(()));
                 continue;
             };
-            is_refused = true;
+            closes = is_large;
+            self.is_refused |= error.kind() == PublishErrorKind::TopicUnavailable;
             if error.kind() == PublishErrorKind::BrokerUnavailable {
                 self.outage.get_or_insert_with(|| error.clone());
             }
             delivery.report(Err(error));
         }
         // After a value that is longer than it takes, the server closes the connection.
-        if is_large && is_refused && self.outage.is_none() {
-            match self.publisher.connect().await {
+        if closes && self.outage.is_none() {
+            match self.server.connect().await {
                 Ok(connection) => self.connection = connection,
                 Err(error) => self.outage = Some(error),
             }
@@ -417,7 +607,7 @@ impl<'a> Call<'a, '_> {
         if is_large
             && !error.is_timeout()
             && self.outage.is_none()
-            && let Ok(connection) = self.publisher.connect_and_ask().await
+            && let Ok(connection) = self.server.connect_and_ask().await
         {
             self.connection = connection;
             let error = PublishError::retryable(format!(
@@ -453,4 +643,51 @@ fn missing_replicas(answer: &RedisResult<Value>, replicas: Replicas) -> Option<P
 /// No step under the lock can panic half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::parse_redis_value;
+
+    use super::*;
+
+    fn said(answer: &str) -> Option<Vec<Place>> {
+        let answer = answer.replace(' ', "\r\n") + "\r\n";
+        places(&parse_redis_value(answer.as_bytes()).unwrap(), "asked")
+    }
+
+    #[test]
+    fn slots_are_read_with_the_primary_of_each() {
+        let answer = "*2 \
+             *4 :0 :8191 *3 $9 127.0.0.1 :6379 $1 a *3 $9 127.0.0.1 :6380 $1 b \
+             *3 :8192 :16383 *4 $1 h :6381 $1 c *0";
+        assert_eq!(
+            said(answer).unwrap(),
+            [
+                (0..=8191, "127.0.0.1".to_owned(), 6379),
+                (8192..=16383, "h".to_owned(), 6381),
+            ]
+        );
+        assert_eq!(said("*0").unwrap(), []);
+    }
+
+    #[test]
+    fn a_server_without_a_name_is_where_the_answer_came_from() {
+        for host in ["$0 ", "$-1"] {
+            let answer = format!("*1 *3 :0 :1 *3 {host} :6379 $1 a");
+            assert_eq!(said(&answer).unwrap(), [(0..=1, "asked".to_owned(), 6379)]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_of_slots_is_refused() {
+        for answer in [
+            "+OK",
+            "*1 :1",
+            "*1 *3 :0 :1 *0",
+            "*1 *3 :0 :70000 *2 $1 h :1",
+        ] {
+            assert_eq!(said(answer), None, "{answer}");
+        }
+    }
 }

@@ -366,36 +366,6 @@ async fn a_server_without_streams_is_an_outage() {
 }
 
 #[tokio::test]
-async fn slots_of_a_cluster_that_live_elsewhere_are_their_topics_trouble() {
-    let (first, second) = (
-        Server::start(&["--cluster-enabled", "yes"]),
-        Server::start(&["--cluster-enabled", "yes"]),
-    );
-    let publisher = publisher(first.client());
-    // In slots 3300 and 15891.
-    let (low, high) = (message("b", "k", "1"), message("t", "k", "2"));
-    let batch = [high.clone(), low.clone()];
-    let kind = PublishErrorKind::TopicUnavailable;
-    all_fail(&publisher, &batch, kind, "CLUSTERDOWN Hash slot not served").await;
-
-    let (one, two) = (first.client(), second.client());
-    ask(&one, &["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]).await;
-    ask(&two, &["CLUSTER", "ADDSLOTSRANGE", "8192", "16383"]).await;
-    let port = second.port().to_string();
-    ask(&one, &["CLUSTER", "MEET", "127.0.0.1", &port]).await;
-    until("the cluster is complete", async || {
-        let state = ask(&one, &["CLUSTER", "INFO"]).await;
-        format!("{state:?}").contains("cluster_state:ok")
-    })
-    .await;
-    let answers = publisher.publish_all(&batch, WITHIN).await;
-    let (kind, reason) = refusal(&answers[0]);
-    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
-    assert!(reason.starts_with("MOVED "), "{reason}");
-    assert_eq!(answers[1], CONFIRMED);
-}
-
-#[tokio::test]
 async fn a_message_over_the_configured_limit_is_rejected_with_both_sizes() {
     let topic = new_topic();
     let publisher = with(RedisConfig::new(shared()).max_message_bytes(5_000));
