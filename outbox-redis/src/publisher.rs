@@ -60,8 +60,8 @@ const FRESH: Duration = Duration::from_secs(1);
 ///
 /// # Connections
 ///
-/// Each call that runs has one, and they are kept for later calls. They are made when they are
-/// needed, so an outage ends with the first call after it.
+/// Each call that runs has one to itself, in a cluster one to each server, and they are kept for later
+/// calls. They are made when they are needed, so an outage ends with the first call after it.
 pub struct RedisPublisher {
     /// The one that the configuration names.
     server: Arc<Server>,
