@@ -25,3 +25,4 @@ mod relay_faults;
 mod relays;
 
 tests_with!(kafka);
+tests_with!(redis);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::time::Duration;
 
 use outbox_core::Publisher;
 use outbox_kafka::{ClientConfig, KafkaPublisher};
+use outbox_redis::{Client, RedisConfig, RedisPublisher};
 
 type Settings = BTreeMap<String, String>;
 type Opened = Result<Box<dyn Publisher>, Box<dyn Error>>;
@@ -12,6 +14,7 @@ type Opened = Result<Box<dyn Publisher>, Box<dyn Error>>;
 pub(crate) async fn open(broker: &str, settings: Settings) -> Opened {
     match broker {
         "kafka" => kafka(settings),
+        "redis" => redis(settings),
         _ => Err(format!("there is no broker {broker:?}").into()),
     }
 }
@@ -21,4 +24,19 @@ fn kafka(settings: Settings) -> Opened {
     let mut config = ClientConfig::new();
     config.extend(settings);
     Ok(Box::new(KafkaPublisher::new(config)?))
+}
+
+/// The settings are `url`, and how long the server has for an answer.
+fn redis(mut settings: Settings) -> Opened {
+    let url = settings.remove("url").ok_or("there is no url")?;
+    let mut config = RedisConfig::new(Client::open(url)?);
+    for (name, value) in settings {
+        let timeout = Duration::from_millis(value.parse()?);
+        config = match name.as_str() {
+            "response_timeout_ms" => config.response_timeout(timeout),
+            "connect_timeout_ms" => config.connect_timeout(timeout),
+            _ => return Err(format!("there is no setting {name:?}").into()),
+        };
+    }
+    Ok(Box::new(RedisPublisher::new(config)?))
 }

@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod broker;
 pub(crate) mod kafka;
 pub(crate) mod producer;
+pub(crate) mod redis;
 pub(crate) mod relay;
 pub(crate) mod scene;
 pub(crate) mod service;
