@@ -10,6 +10,7 @@
 //! | feature | gives |
 //! | --- | --- |
 //! | `postgres` | `outbox::postgres`: the store in Postgres, and enqueueing in its transactions |
+//! | `amqp` | `outbox::amqp`: the publisher to RabbitMQ |
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
 //! | `nats` | `outbox::nats`: the publisher to NATS JetStream |
 //! | `redis` | `outbox::redis`: the publisher to Redis Streams |
@@ -64,6 +65,12 @@ pub use outbox_core::*;
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use outbox_postgres::*;
+}
+
+/// The publisher to RabbitMQ: [`AmqpPublisher`](amqp::AmqpPublisher).
+#[cfg(feature = "amqp")]
+pub mod amqp {
+    pub use outbox_amqp::*;
 }
 
 /// The publisher to Apache Kafka: [`KafkaPublisher`](kafka::KafkaPublisher).
