@@ -126,11 +126,10 @@ impl Task {
         let mut listener = PgListener::connect_with(&pool).await?;
         // A connection that was made anew behind our back would be without the lock.
         listener.eager_reconnect(false);
-        let channel: String =
-            sqlx::query_scalar("SELECT 'outbox:' || hashtextextended($1, 0)::text")
-                .bind(&self.lock_name)
-                .fetch_one(&mut listener)
-                .await?;
+        let channel: String = sqlx::query_scalar(include_str!("../sql/sleeper_channel.sql"))
+            .bind(&self.lock_name)
+            .fetch_one(&mut listener)
+            .await?;
         listener.listen(&channel).await?;
         Ok(listener)
     }
@@ -194,21 +193,21 @@ impl Task {
     }
 
     async fn try_lock(&self, listener: &mut PgListener) -> Option<bool> {
-        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtextextended($1, 0))")
+        let lock = sqlx::query_scalar(include_str!("../sql/sleeper_lock.sql"))
             .bind(&self.lock_name)
             .fetch_one(listener);
         timeout(PATIENCE, lock).await.ok()?.ok()
     }
 
     async fn unlock(&self, listener: &mut PgListener) -> Option<bool> {
-        let unlock = sqlx::query_scalar("SELECT pg_advisory_unlock(hashtextextended($1, 0))")
+        let unlock = sqlx::query_scalar(include_str!("../sql/sleeper_unlock.sql"))
             .bind(&self.lock_name)
             .fetch_one(listener);
         timeout(PATIENCE, unlock).await.ok()?.ok()
     }
 
     async fn beat(&self, listener: &mut PgListener) -> Option<i32> {
-        let beat = sqlx::query_scalar("SELECT 1").fetch_one(listener);
+        let beat = sqlx::query_scalar(include_str!("../sql/sleeper_beat.sql")).fetch_one(listener);
         timeout(PATIENCE, beat).await.ok()?.ok()
     }
 }
