@@ -158,7 +158,7 @@ CREATE TABLE {schema}.parked (
     enqueued_at timestamptz NOT NULL,
     -- What was counted for a message that failed and then waited behind another of its key, which
     -- happens without order only. Those of the head are in `blocked`, so that a retry writes no wide row.
-    times_parked integer NOT NULL DEFAULT 0,
+    parked integer NOT NULL DEFAULT 0,
     failures integer NOT NULL DEFAULT 0,
     PRIMARY KEY (key_hash, position)
 ) WITH (

@@ -3,13 +3,13 @@
 -- hand) comes back without one, so that the settle can unblock it.
 SELECT kept.lane, kept.key_hash, kept.head, kept.due_at,
        kept.tried, kept.tried_parked, kept.tried_failures,
-       kept.position, kept.times_parked, kept.failures,
+       kept.position, kept.parked, kept.failures,
        kept.id, kept.topic, kept.key, kept.payload, kept.headers::text
   FROM (
       SELECT held.lane, blocked.key_hash, blocked.head, blocked.tried,
              blocked.parked AS tried_parked, blocked.failures AS tried_failures,
              (extract(epoch FROM blocked.due_at) * 1000000)::bigint AS due_at,
-             parked.position, parked.times_parked, parked.failures,
+             parked.position, parked.parked, parked.failures,
              parked.id, parked.topic, parked.key, parked.payload, parked.headers,
              row_number() OVER walk AS number,
              size.bytes,

@@ -4,6 +4,6 @@ GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.migration, {schema}.message_position TO {role};
 GRANT SELECT, UPDATE (floor) ON {schema}.lane TO {role};
 GRANT SELECT, DELETE ON {schema}.message TO {role};
-GRANT SELECT, INSERT, UPDATE (times_parked, failures), DELETE ON {schema}.parked TO {role};
+GRANT SELECT, INSERT, UPDATE (parked, failures), DELETE ON {schema}.parked TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT SELECT, INSERT ON {schema}.dead TO {role};

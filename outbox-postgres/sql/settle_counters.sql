@@ -1,7 +1,7 @@
 -- What was counted for messages that are parked and do not stand for their key in `blocked`. It runs after
 -- the rows have been parked.
 UPDATE {schema}.parked
-   SET times_parked = counted.parked, failures = counted.failures
+   SET parked = counted.parked, failures = counted.failures
   FROM (SELECT found.ctid, given.parked, given.failures
           FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::integer[])
                AS given(key_hash, position, parked, failures)
