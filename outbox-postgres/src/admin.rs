@@ -3,6 +3,9 @@
 //! A decision takes the lane of its key, as a claim does, and waits for the claim that has it. It holds
 //! one lane at a time, so that it never keeps a lane while it waits for another. The relay is told
 //! afterwards; it need not be stopped.
+//!
+//! A single read is in a transaction as well: without one, a pooler that gives out connections by
+//! transaction may send its parsing to one server connection and its execution to another.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,9 +18,11 @@ use crate::Outbox;
 /// A decision about many messages is cut into steps of so many.
 const STEP: u32 = 1_000;
 
-/// So that a statement sees what was committed while the one before it waited for a lock, whatever
-/// the server's default is.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+/// Begins a decision. The isolation is named so that a statement sees what was committed while the one
+/// before it waited for a lock, whatever the server's default is. The wait for a lane is bounded: a
+/// claim is held for 50 s at most unless the relay's timeouts are longer.
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '2min'";
 
 /// How many messages are where, from [`Outbox::counts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +138,9 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// What the database answered. Some of the messages may have been put back: each lane's are in a
-    /// transaction of their own.
+    /// What the database answered; a lane that a claim holds is waited for, but no longer than two
+    /// minutes. Some of the messages may have been put back: each lane's are in a transaction of their
+    /// own.
     ///
     /// # Cancellation
     ///
@@ -159,8 +165,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// What the database answered. Some of the messages may have been dropped: each lane's are in a
-    /// transaction of their own.
+    /// As of [`replay`](Self::replay).
     ///
     /// # Cancellation
     ///

@@ -24,6 +24,7 @@ on_each_server!(with_outbox:
     a_discard_that_halts_nothing_changes_no_key,
     of_many_replays_at_once_each_message_returns_once,
     a_decision_waits_for_the_claim_that_holds_the_lane,
+    a_decision_does_not_wait_for_ever,
     a_limit_bounds_a_decision_about_all,
     a_sleeping_relay_is_told,
 );
@@ -103,6 +104,14 @@ async fn key(f: &Fixture, key: &str) -> Option<Key> {
             _ => "later",
         },
         failures: row.get(3),
+    })
+}
+
+fn stands(head: i64, due: &'static str, failures: i32) -> Option<Key> {
+    Some(Key {
+        head,
+        due,
+        failures,
     })
 }
 
@@ -211,14 +220,7 @@ async fn a_replay_brings_the_message_back_as_it_was(f: Fixture) {
     );
     assert_eq!(f.outbox.replay(&f.pool, &[id]).await.unwrap(), 0);
     assert_eq!(f.outbox.discard(&f.pool, &[id]).await.unwrap(), 0);
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 7,
-            due: "now",
-            failures: 0
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(7, "now", 0));
     let same: bool = sqlx::query_scalar(f.sql(
         r#"SELECT (position, key_hash, id, topic, key, payload, headers, enqueued_at)
                   = (7, hashtextextended('k', 0), $1, 'orders.placed', 'k', '\x00ff'::bytea,
@@ -242,14 +244,7 @@ async fn a_replay_before_the_head_becomes_the_head(f: Fixture) {
     assert_eq!(f.outbox.replay(&f.pool, &[late]).await.unwrap(), 1);
     assert_eq!(key(&f, "k").await.unwrap().head, 20);
     assert_eq!(f.outbox.replay(&f.pool, &[early]).await.unwrap(), 1);
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 5,
-            due: "now",
-            failures: 0
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(5, "now", 0));
     assert_eq!(positions(&f, "parked").await, [5, 20, 50]);
 }
 
@@ -267,31 +262,10 @@ async fn a_key_stays_halted_until_the_last_decision(f: Fixture) {
             .unwrap(),
         3
     );
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 4,
-            due: "never",
-            failures: 0
-        })
-    );
-    assert_eq!(
-        key(&f, "other").await,
-        Some(Key {
-            head: 7,
-            due: "now",
-            failures: 0
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(4, "never", 0));
+    assert_eq!(key(&f, "other").await, stands(7, "now", 0));
     assert_eq!(f.outbox.discard(&f.pool, &[second]).await.unwrap(), 1);
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 4,
-            due: "now",
-            failures: 0
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(4, "now", 0));
     assert_eq!(positions(&f, "parked").await, [4, 5, 7, 8]);
 }
 
@@ -308,22 +282,8 @@ async fn a_discard_lets_the_key_go_on(f: Fixture) {
     }
     let ids = [with_followers, one_of_two, alone, Uuid::nil()];
     assert_eq!(f.outbox.discard(&f.pool, &ids).await.unwrap(), 3);
-    assert_eq!(
-        key(&f, "with").await,
-        Some(Key {
-            head: 9,
-            due: "now",
-            failures: 0
-        })
-    );
-    assert_eq!(
-        key(&f, "two").await,
-        Some(Key {
-            head: 6,
-            due: "never",
-            failures: 2
-        })
-    );
+    assert_eq!(key(&f, "with").await, stands(9, "now", 0));
+    assert_eq!(key(&f, "two").await, stands(6, "never", 2));
     assert_eq!(key(&f, "alone").await, None);
     assert_eq!(positions(&f, "dead").await, [8]);
     assert_eq!(positions(&f, "parked").await, [9, 20]);
@@ -334,14 +294,7 @@ async fn a_discard_that_halts_nothing_changes_no_key(f: Fixture) {
     parked(&f, 9, "k").await;
     blocked(&f, "k", 9, "2100-01-01").await;
     assert_eq!(f.outbox.discard(&f.pool, &[id]).await.unwrap(), 1);
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 9,
-            due: "later",
-            failures: 2
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(9, "later", 2));
 }
 
 async fn of_many_replays_at_once_each_message_returns_once(f: Fixture) {
@@ -407,14 +360,35 @@ async fn a_decision_waits_for_the_claim_that_holds_the_lane(f: Fixture) {
     .unwrap();
     claim.commit().await.unwrap();
     assert_eq!(replay.await.unwrap().unwrap(), 1);
-    assert_eq!(
-        key(&f, "k").await,
-        Some(Key {
-            head: 3,
-            due: "now",
-            failures: 0
-        })
-    );
+    assert_eq!(key(&f, "k").await, stands(3, "now", 0));
+}
+
+/// Waiting for the bound would take minutes, so a trigger on what the decision changes says what it is.
+async fn a_decision_does_not_wait_for_ever(f: Fixture) {
+    f.execute(
+        "CREATE TABLE {schema}.seen (lock_timeout text);
+         CREATE FUNCTION {schema}.see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO {schema}.seen VALUES (current_setting('lock_timeout'));
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER see AFTER DELETE ON {schema}.dead EXECUTE FUNCTION {schema}.see()",
+    )
+    .await
+    .unwrap();
+    let ids = [dead(&f, 7, "k", false).await, dead(&f, 8, "k", false).await];
+    assert_eq!(f.outbox.replay(&f.pool, &ids[..1]).await.unwrap(), 1);
+    assert_eq!(f.outbox.discard(&f.pool, &ids[1..]).await.unwrap(), 1);
+    let seen: Vec<String> = sqlx::query_scalar(f.sql("SELECT lock_timeout FROM {schema}.seen"))
+        .fetch_all(&f.pool)
+        .await
+        .unwrap();
+    assert_eq!(seen, ["2min", "2min"]);
+    // It ends with the decision: the connection is the application's.
+    let after: String = sqlx::query_scalar("SELECT current_setting('lock_timeout')")
+        .fetch_one(&f.pool)
+        .await
+        .unwrap();
+    assert_eq!(after, "0");
 }
 
 async fn a_limit_bounds_a_decision_about_all(f: Fixture) {
