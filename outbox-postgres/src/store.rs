@@ -2,6 +2,7 @@
 //!
 //! What one look does is in `claim.rs`; how a claim ends in `settle.rs`.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -45,6 +46,16 @@ const SESSION_IDLE: Duration = Duration::from_secs(300);
 /// and that were gone when it was settled. Anything but zero wants a person, and is logged as an error.
 pub struct PostgresStore {
     shared: Arc<Shared>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the connection's options, which hold a password.
+        f.debug_struct("PostgresStore")
+            .field("schema", &self.shared.schema.name())
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A number of lanes that no claim can take.
@@ -259,5 +270,22 @@ impl Store for PostgresStore {
                 _ => tokio::time::sleep(pause).await,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::postgres::PgPoolOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn debug_shows_the_options_and_no_password() {
+        let pool = PgPoolOptions::new().connect_lazy("postgres://user:hunter2@127.0.0.1:1/shop");
+        let store = Outbox::new().store(&pool.unwrap()).through_pooler();
+        let shown = format!("{store:?}");
+        assert!(shown.contains("\"outbox\""), "{shown}");
+        assert!(shown.contains("pooled: true"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
 }
