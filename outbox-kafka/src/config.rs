@@ -120,7 +120,7 @@ pub(crate) struct Config(ClientConfig);
 impl Config {
     /// Completes what the application has set, and refuses what breaks the promise.
     pub(crate) fn new(mut config: ClientConfig) -> Result<Self, InvalidConfig> {
-        keep_one_name(&mut config)?;
+        let names = keep_one_name(&mut config)?;
         if config.get("bootstrap.servers").is_none_or(str::is_empty) {
             return Err(InvalidConfig::Missing {
                 property: "bootstrap.servers",
@@ -128,15 +128,15 @@ impl Config {
         }
 
         // Only then has every in-sync replica the message when it is confirmed.
-        require(&config, "acks", &["all", "-1"])?;
+        names.require(&config, "acks", &["all", "-1"])?;
         // Without it the client's own repeats may overtake each other.
-        require(&config, "enable.idempotence", &["true"])?;
+        names.require(&config, "enable.idempotence", &["true"])?;
         // With it one refused message takes everything in the queue with it.
-        require(&config, "enable.gapless.guarantee", &["false"])?;
+        names.require(&config, "enable.gapless.guarantee", &["false"])?;
         // With it no success is ever reported.
-        require(&config, "delivery.report.only.error", &["false"])?;
+        names.require(&config, "delivery.report.only.error", &["false"])?;
         // The others give a key, or the empty key, no partition of its own.
-        require(
+        names.require(
             &config,
             "partitioner",
             &[
@@ -161,7 +161,7 @@ impl Config {
                 config.set(property, value);
             }
         }
-        let timeout = number(
+        let timeout = names.number(
             &config,
             "message.timeout.ms",
             DELIVERY_TIMEOUT_MS.into(),
@@ -170,13 +170,13 @@ impl Config {
         config.set("message.timeout.ms", timeout.to_string());
 
         // A message larger than the queue would wait for room for ever.
-        let queue = number(
+        let queue = names.number(
             &config,
             "queue.buffering.max.kbytes",
             0,
             1..=i32::MAX as u64,
         )? * 1024;
-        number(
+        names.number(
             &config,
             "message.max.bytes",
             CLIENT_MESSAGE_MAX_BYTES,
@@ -233,8 +233,13 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Renames each alias, so that every check sees every property under one name.
-fn keep_one_name(config: &mut ClientConfig) -> Result<(), InvalidConfig> {
+/// The names under which properties were given, where that is not the one that is kept.
+struct Names(Vec<(&'static str, &'static str)>);
+
+/// Renames each alias, so that every check sees every property under one name. Gives back which were
+/// renamed, so that an error names what the application has written.
+fn keep_one_name(config: &mut ClientConfig) -> Result<Names, InvalidConfig> {
+    let mut names = Names(Vec::new());
     for (property, alias) in ALIASES {
         let Some(value) = config.get(alias).map(str::to_owned) else {
             continue;
@@ -243,43 +248,54 @@ fn keep_one_name(config: &mut ClientConfig) -> Result<(), InvalidConfig> {
             return Err(InvalidConfig::Twice { property, alias });
         }
         config.remove(alias).set(property, value);
+        names.0.push((property, alias));
     }
-    Ok(())
+    Ok(names)
 }
 
-/// Refuses a value that is given and is none of `allowed`.
-fn require(
-    config: &ClientConfig,
-    property: &'static str,
-    allowed: &[&str],
-) -> Result<(), InvalidConfig> {
-    match config.get(property) {
-        Some(given) if !allowed.contains(&given) => Err(InvalidConfig::NotAllowed {
-            property,
-            given: given.to_owned(),
-            allowed: allowed.join(", "),
-        }),
-        _ => Ok(()),
+impl Names {
+    /// What the application calls the property.
+    fn given(&self, property: &'static str) -> &'static str {
+        let renamed = self.0.iter().find(|(kept, _)| *kept == property);
+        renamed.map_or(property, |(_, alias)| alias)
     }
-}
 
-/// The value of a number, `unset` when it is not given. Refuses what is not in `allowed`.
-fn number(
-    config: &ClientConfig,
-    property: &'static str,
-    unset: u64,
-    allowed: std::ops::RangeInclusive<u64>,
-) -> Result<u64, InvalidConfig> {
-    let Some(given) = config.get(property) else {
-        return Ok(unset);
-    };
-    match given.trim().parse() {
-        Ok(value) if allowed.contains(&value) => Ok(value),
-        _ => Err(InvalidConfig::NotAllowed {
-            property,
-            given: given.to_owned(),
-            allowed: format!("{} to {}", allowed.start(), allowed.end()),
-        }),
+    /// Refuses a value that is given and is none of `allowed`.
+    fn require(
+        &self,
+        config: &ClientConfig,
+        property: &'static str,
+        allowed: &[&str],
+    ) -> Result<(), InvalidConfig> {
+        match config.get(property) {
+            Some(given) if !allowed.contains(&given) => Err(InvalidConfig::NotAllowed {
+                property: self.given(property),
+                given: given.to_owned(),
+                allowed: allowed.join(", "),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of a number, `unset` when it is not given. Refuses what is not in `allowed`.
+    fn number(
+        &self,
+        config: &ClientConfig,
+        property: &'static str,
+        unset: u64,
+        allowed: std::ops::RangeInclusive<u64>,
+    ) -> Result<u64, InvalidConfig> {
+        let Some(given) = config.get(property) else {
+            return Ok(unset);
+        };
+        match given.trim().parse() {
+            Ok(value) if allowed.contains(&value) => Ok(value),
+            _ => Err(InvalidConfig::NotAllowed {
+                property: self.given(property),
+                given: given.to_owned(),
+                allowed: format!("{} to {}", allowed.start(), allowed.end()),
+            }),
+        }
     }
 }
 
@@ -346,7 +362,7 @@ mod tests {
             (
                 "request.required.acks",
                 "0",
-                "`acks` is \"0\", allowed: all, -1",
+                "`request.required.acks` is \"0\", allowed: all, -1",
             ),
             (
                 "enable.idempotence",
@@ -383,7 +399,7 @@ mod tests {
             (
                 "delivery.timeout.ms",
                 "300001",
-                "`message.timeout.ms` is \"300001\", allowed: 1 to 300000",
+                "`delivery.timeout.ms` is \"300001\", allowed: 1 to 300000",
             ),
             (
                 "message.max.bytes",
