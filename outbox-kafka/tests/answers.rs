@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_kafka::KafkaPublisher;
-use support::{config, create_topic, delete_topics, new_topic, read, refusal};
+use support::{config, create_topic, delete_topics, fails_as, new_topic, read, within};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -59,24 +59,15 @@ async fn a_missing_topic_is_known_before_the_delivery_timeout() {
     let batch = [message(&topic, "k", "1")];
     let start = Instant::now();
     let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
-    let (kind, reason) = refusal(&answers[0]);
-    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    within(Duration::from_secs(10), start);
+    let reason = fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
     assert!(reason.contains("UnknownTopic"), "{reason}");
 
     // The second time nobody is asked.
     let start = Instant::now();
     let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
-    assert_eq!(refusal(&answers[0]).0, PublishErrorKind::TopicUnavailable);
+    within(Duration::from_secs(1), start);
+    fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
 }
 
 #[tokio::test]
@@ -108,8 +99,7 @@ async fn a_deleted_topic_is_a_missing_one() {
     loop {
         let answers = publisher.publish_all(&batch, WITHIN).await;
         if answers != [Some(Ok(()))] {
-            let (kind, reason) = refusal(&answers[0]);
-            assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+            fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
             return;
         }
         assert!(Instant::now() < deadline, "a deleted topic takes messages");
@@ -128,8 +118,7 @@ async fn a_message_over_the_clients_limit_is_rejected_with_both_sizes() {
     ];
     let answers = publisher.publish_all(&batch, WITHIN).await;
     assert_eq!((&answers[0], &answers[2]), (&Some(Ok(())), &Some(Ok(()))));
-    let (kind, reason) = refusal(&answers[1]);
-    assert_eq!(kind, PublishErrorKind::Rejected);
+    let reason = fails_as(&answers[1], PublishErrorKind::Rejected);
     // Key, value and the header with the id: 1 + 5000 + 9 + 36.
     assert!(reason.contains("5046 bytes"), "{reason}");
     assert!(reason.contains("message.max.bytes is 5000"), "{reason}");
@@ -149,8 +138,7 @@ async fn a_message_over_the_topics_limit_is_rejected_alone() {
     ];
     let answers = publisher.publish_all(&batch, WITHIN).await;
     assert_eq!((&answers[0], &answers[2]), (&Some(Ok(())), &Some(Ok(()))));
-    let (kind, reason) = refusal(&answers[1]);
-    assert_eq!(kind, PublishErrorKind::Rejected);
+    let reason = fails_as(&answers[1], PublishErrorKind::Rejected);
     assert!(reason.contains("2046 bytes"), "{reason}");
     assert!(reason.contains("max.message.bytes"), "{reason}");
     assert_eq!(read(&topic).await.len(), 2);
@@ -185,7 +173,7 @@ async fn what_is_sent_again_overtakes_nothing_of_its_key() {
     let (last, others) = answers.split_last().expect("answers");
     assert_eq!(last, &Some(Ok(())));
     for answer in others {
-        assert_eq!(refusal(answer).0, PublishErrorKind::Retryable);
+        fails_as(answer, PublishErrorKind::Retryable);
     }
     assert_eq!(read(&topic).await.len(), 1);
     delete_topics(&[topic]).await;
@@ -203,11 +191,10 @@ async fn a_record_without_a_key_on_a_compacted_topic_is_rejected_alone() {
         Message::to(&topic).key("a").tombstone().expect("valid"),
     ];
     let answers = publisher.publish_all(&batch, WITHIN).await;
-    let (kind, reason) = refusal(&answers[1]);
-    assert_eq!(kind, PublishErrorKind::Rejected, "{reason}");
+    let reason = fails_as(&answers[1], PublishErrorKind::Rejected);
     assert!(reason.contains("InvalidRecord"), "{reason}");
     // Key a has a follower in the batch, which must not be overtaken.
-    assert_eq!(refusal(&answers[0]).0, PublishErrorKind::Retryable);
+    fails_as(&answers[0], PublishErrorKind::Retryable);
     assert_eq!((&answers[2], &answers[3]), (&Some(Ok(())), &Some(Ok(()))));
     delete_topics(&[topic]).await;
 }
@@ -220,8 +207,7 @@ async fn a_clock_that_the_topic_does_not_accept_kills_no_message() {
     let publisher = publisher(&[("linger.ms", "100")]);
     let batch = [message(&topic, "k", "1")];
     let answers = publisher.publish_all(&batch, WITHIN).await;
-    let (kind, reason) = refusal(&answers[0]);
-    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    let reason = fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
     assert!(reason.contains("InvalidTimestamp"), "{reason}");
     delete_topics(&[topic]).await;
 }

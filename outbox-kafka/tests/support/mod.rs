@@ -32,12 +32,21 @@ pub(crate) fn new_topic() -> String {
     format!("test-{}", Uuid::now_v7().simple())
 }
 
-/// The kind and the reason of a failure.
-pub(crate) fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
+/// What was reported is a failure of this kind; gives back its reason.
+pub(crate) fn fails_as(answer: &Option<Result<(), PublishError>>, kind: PublishErrorKind) -> &str {
     match answer {
-        Some(Err(error)) => (error.kind(), error.reason()),
+        Some(Err(error)) => {
+            assert_eq!(error.kind(), kind, "{error}");
+            error.reason()
+        }
         other => panic!("it should have been refused: {other:?}"),
     }
+}
+
+/// Not longer ago than this.
+pub(crate) fn within(limit: Duration, start: Instant) {
+    let took = start.elapsed();
+    assert!(took < limit, "it took {took:?}");
 }
 
 /// The address of the real server.
