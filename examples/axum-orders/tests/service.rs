@@ -17,8 +17,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use uuid::Uuid;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The topic that the service writes to. Other runs may use it too, so this test knows its messages by
-/// their key.
+/// The topic that the service writes to, always the same, so that runs take turns with it.
 const TOPIC: &str = "orders.placed";
 
 fn variable(name: &str) -> String {
@@ -31,6 +30,13 @@ fn variable(name: &str) -> String {
 async fn a_posted_order_arrives_in_kafka_and_sigterm_ends_the_service() {
     let server = variable("OUTBOX_TEST_POSTGRES_URL");
     let brokers = variable("OUTBOX_TEST_KAFKA");
+    let mut admin = PgConnection::connect(&server).await.unwrap();
+    // Until the connection ends; another checkout may be running this test on the same servers.
+    let turn = format!("SELECT pg_advisory_lock(hashtextextended('{TOPIC}', 0))");
+    sqlx::raw_sql(AssertSqlSafe(turn))
+        .execute(&mut admin)
+        .await
+        .unwrap();
     let mut kafka = ClientConfig::new();
     kafka.set("bootstrap.servers", &brokers);
     create_topic(&kafka).await;
@@ -38,7 +44,6 @@ async fn a_posted_order_arrives_in_kafka_and_sigterm_ends_the_service() {
 
     // The service has its tables in fixed places, so it gets a database of its own.
     let database = format!("axum_orders_{}", Uuid::now_v7().simple());
-    let mut admin = PgConnection::connect(&server).await.unwrap();
     let create = format!("CREATE DATABASE {database}");
     sqlx::raw_sql(AssertSqlSafe(create))
         .execute(&mut admin)
@@ -69,6 +74,9 @@ async fn a_posted_order_arrives_in_kafka_and_sigterm_ends_the_service() {
         .execute(&mut admin)
         .await
         .unwrap();
+    let topics: AdminClient<DefaultClientContext> = kafka.create().unwrap();
+    let deleted = topics.delete_topics(&[TOPIC], &AdminOptions::new()).await;
+    deleted.unwrap()[0].as_ref().unwrap();
 }
 
 /// The program, ended with the test.
@@ -143,7 +151,7 @@ async fn create_topic(kafka: &ClientConfig) {
     let admin: AdminClient<DefaultClientContext> = kafka.create().unwrap();
     let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(1));
     let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-    // It may be there already.
+    // It is there where a run before this one was killed.
     drop(admin.create_topics([&topic], &options).await.unwrap());
 }
 
