@@ -12,6 +12,10 @@ use crate::seal::seal;
 /// Those of the wrapped publisher, and one more: a message that has the header `encryption` already, or
 /// no room for another header, is rejected.
 ///
+/// # Memory
+///
+/// While a batch is published it is there twice, as it was and encrypted.
+///
 /// # Cancellation
 ///
 /// As of the wrapped publisher.
