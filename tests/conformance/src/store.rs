@@ -88,8 +88,15 @@ pub trait OpenStore: Send + Sync + 'static {
     /// The store under test. Up to ten claims are held at once.
     fn store(&self) -> Arc<dyn Store>;
 
-    /// Begins a transaction. Up to three are open at once.
+    /// Begins a transaction. Up to three are open at once, or one where there is
+    /// [one writer](Self::one_writer): then it waits for the one that is open.
     async fn begin(&self) -> Box<dyn Transaction>;
+
+    /// Whether the database lets one transaction write at a time, so that none commits late. The cases
+    /// of late commits then check that, and that what waited comes after what it waited for.
+    fn one_writer(&self) -> bool {
+        false
+    }
 
     /// How many messages are in which place.
     async fn counts(&self) -> Counts;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,30 @@ impl Outbox {
             transaction.enqueue(message).await;
         }
         transaction.commit().await;
+    }
+
+    /// Enqueues `others` in a transaction of their own while `transaction` is open, and gives that back.
+    ///
+    /// Where there is one writer at a time, `others` must wait for `transaction` to commit. Then nothing
+    /// is late: both are committed, in that order, and there is `None` to go on with.
+    pub(super) async fn enqueue_beside(
+        &self,
+        transaction: Box<dyn Transaction>,
+        others: &[Message],
+    ) -> Option<Box<dyn Transaction>> {
+        if !self.open.one_writer() {
+            self.enqueue(others).await;
+            return Some(transaction);
+        }
+        let mut waiting = pin!(self.enqueue(others));
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut waiting).await;
+        assert!(
+            early.is_err(),
+            "a transaction committed while another one was open, and there is one writer"
+        );
+        transaction.commit().await;
+        in_time("commit", self.patience(), waiting).await;
+        None
     }
 
     pub(super) async fn counts(&self) -> Counts {

@@ -181,12 +181,18 @@ pub async fn late_commits_wait_behind_a_parked_one(outbox: &Outbox) {
     outbox.enqueue([&head]).await;
     let mut transaction = outbox.begin().await;
     transaction.enqueue(&late).await;
-    outbox.enqueue([&follower]).await;
-    let claim = outbox.next_together(&[&head, &follower]).await;
-    outbox
-        .settle(claim, vec![park(SOON), Outcome::Behind])
-        .await;
-    transaction.commit().await;
+    let beside = [follower.clone()];
+    let transaction = outbox.enqueue_beside(transaction, &beside).await;
+    let claim = match transaction {
+        Some(_) => outbox.next_together(&[&head, &follower]).await,
+        None => outbox.next_together(&[&head, &late, &follower]).await,
+    };
+    let mut outcomes = vec![Outcome::Behind; claim.messages().len()];
+    outcomes[0] = park(SOON);
+    outbox.settle(claim, outcomes).await;
+    if let Some(transaction) = transaction {
+        transaction.commit().await;
+    }
     outbox.enqueue([&last]).await;
     let one = ClaimLimits {
         messages: 1,

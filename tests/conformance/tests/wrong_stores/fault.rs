@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     LosesLateCommits,
     /// The cursor with a sweep: it is seen when there is nothing else to do.
     SweepsForLateCommits,
+    /// Says that there is one writer at a time, and lets others write beside it.
+    OneWriterBesideOthers,
     /// Settles everything up to the position that the sequence has reached by then.
     LosesCommitsDuringAClaim,
     ReversesTransactions,

@@ -69,6 +69,11 @@ faults! {
     SweepsForLateCommits {
         a_late_commit_comes_before_what_was_enqueued_after_it: "got [\"after\", \"late\"]",
     }
+    OneWriterBesideOthers {
+        a_late_commit_is_delivered: "committed while another one was open",
+        a_late_commit_comes_before_what_was_enqueued_after_it: "committed while another one was open",
+        late_commits_wait_behind_a_parked_one: "committed while another one was open",
+    }
     LosesCommitsDuringAClaim {
         a_commit_during_a_claim_keeps_the_order: "1 of 3 messages came in time",
     }

@@ -299,6 +299,10 @@ impl OpenStore for WrongStore {
         }
     }
 
+    fn one_writer(&self) -> bool {
+        self.is(Fault::OneWriterBesideOthers)
+    }
+
     fn patience(&self) -> Duration {
         self.patience
     }
