@@ -10,6 +10,7 @@
 //! | feature | gives |
 //! | --- | --- |
 //! | `postgres` | `outbox::postgres`: the store in Postgres, and enqueueing in its transactions |
+//! | `sqlite` | `outbox::sqlite`: the store in an embedded SQLite database, for one relay process |
 //! | `amqp` | `outbox::amqp`: the publisher to RabbitMQ |
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
 //! | `nats` | `outbox::nats`: the publisher to NATS JetStream |
@@ -21,7 +22,7 @@
 //! | to | see |
 //! | --- | --- |
 //! | make a message | [`Message::to`], and [`MessageBuilder`] for key, headers and payload |
-//! | enqueue it, make the tables | `postgres::Outbox` |
+//! | enqueue it, make the tables | `postgres::Outbox`, `sqlite::Outbox` |
 //! | deliver, and stop cleanly | [`Relay::builder`], [`RelayBuilder`] for the settings, [`Relay::run_until`] |
 //! | choose what order costs and gives | [`OrderMode`], [`OnDead`] |
 //! | choose when a failed message is tried again | [`ExponentialBackoff`], [`RetryPolicy`] |
@@ -71,6 +72,13 @@ pub mod postgres {
 #[cfg(feature = "amqp")]
 pub mod amqp {
     pub use outbox_amqp::*;
+}
+
+/// The store in an embedded SQLite database: [`Outbox`](sqlite::Outbox) for applications,
+/// [`SqliteStore`](sqlite::SqliteStore) for the relay.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use outbox_sqlite::*;
 }
 
 /// The publisher to Apache Kafka: [`KafkaPublisher`](kafka::KafkaPublisher).

@@ -1,0 +1,72 @@
+-- The outbox: three tables, one for each way of life, and the keys that are held up.
+--
+-- `message` is hot: a row is inserted once, deleted once and never updated. `parked` holds what failed
+-- and what waits behind it, `blocked` says which keys those are and when each is tried again, `dead`
+-- holds what was given up. A million parked or dead rows cost the hot table nothing.
+--
+-- `line` stands for the key, or for the message where there is no key: a hash of 64 bits, which the
+-- program computes. Its low six bits are the lane. All times are milliseconds since 1970.
+
+CREATE TABLE {prefix}message (
+    -- AUTOINCREMENT: without it SQLite would give the number of the last row again once that row is gone,
+    -- and a parked or dead message would meet another one in its place.
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    line INTEGER NOT NULL,
+    lane INTEGER NOT NULL GENERATED ALWAYS AS (line & 63) VIRTUAL,
+    id BLOB NOT NULL CHECK (octet_length(id) = 16),
+    topic TEXT NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    key TEXT CHECK (octet_length(key) <= 65536),
+    headers TEXT,
+    enqueued_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    -- The last column: what does not fit a page is then not read for the sake of another one.
+    payload BLOB CHECK (octet_length(payload) <= 134217728)
+) STRICT;
+-- Every index holds the position too, so this one gives a lane in its order.
+CREATE INDEX {prefix}message_by_lane ON {prefix}message (lane);
+
+CREATE TABLE {prefix}parked (
+    position INTEGER PRIMARY KEY,
+    line INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    topic TEXT NOT NULL,
+    key TEXT,
+    headers TEXT,
+    enqueued_at INTEGER NOT NULL,
+    parked INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,
+    payload BLOB
+) STRICT;
+CREATE INDEX {prefix}parked_by_line ON {prefix}parked (line);
+
+-- One narrow row for each line that is held up: it has parked messages, or a dead one halts it.
+CREATE TABLE {prefix}blocked (
+    line INTEGER PRIMARY KEY,
+    lane INTEGER NOT NULL GENERATED ALWAYS AS (line & 63) VIRTUAL,
+    -- When the line is tried again; NULL while it waits for a decision about a dead message.
+    due_at INTEGER,
+    error_kind TEXT,
+    error TEXT,
+    blocked_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+) STRICT;
+CREATE INDEX {prefix}blocked_by_due ON {prefix}blocked (lane, due_at);
+
+-- Given up, and kept until a person replays or discards it.
+CREATE TABLE {prefix}dead (
+    position INTEGER PRIMARY KEY,
+    line INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    topic TEXT NOT NULL,
+    key TEXT,
+    headers TEXT,
+    enqueued_at INTEGER NOT NULL,
+    died_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    parked INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    error_kind TEXT NOT NULL,
+    error TEXT NOT NULL,
+    -- 1: the later messages of the key wait for a decision about this one.
+    halted INTEGER NOT NULL,
+    payload BLOB
+) STRICT;
+CREATE INDEX {prefix}dead_by_line ON {prefix}dead (line, halted);
+CREATE INDEX {prefix}dead_by_id ON {prefix}dead (id);

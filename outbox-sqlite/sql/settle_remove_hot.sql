@@ -1,0 +1,2 @@
+-- Removes messages, by their positions as a JSON array.
+DELETE FROM {prefix}message WHERE position IN (SELECT value FROM json_each(?1))

@@ -1,0 +1,106 @@
+//! Enqueue: writing messages inside the application's transaction.
+//!
+//! An `INSERT` and nothing else: it does not wait for a relay and does not know of one. A relay that
+//! sleeps in this process is told that a commit may come soon; see `store.rs`.
+
+use outbox_core::{Headers, Message};
+use sqlx::{Connection as _, SqliteConnection};
+
+use crate::{Outbox, line, wake};
+
+impl Outbox {
+    /// Enqueues a message in the transaction of `conn`: it is delivered if and after that commits.
+    ///
+    /// `conn` is what a transaction or a savepoint gives by `&mut tx`, and a pooled connection by
+    /// `&mut conn`. A pool does not fit, on purpose: a message that does not commit with the rows it
+    /// speaks of is what an outbox is there to prevent. Outside of a transaction the statement commits
+    /// by itself.
+    ///
+    /// ```compile_fail,E0308
+    /// # async fn wrong(pool: sqlx::SqlitePool, message: outbox_core::Message) {
+    /// outbox_sqlite::Outbox::new().enqueue(&pool, &message).await;
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the database answered. `database is locked` is another writer that did not end within the
+    /// busy timeout of the connection, or, at once, one that wrote after this transaction began to read:
+    /// begin it with `BEGIN IMMEDIATE`.
+    ///
+    /// # Cancellation
+    ///
+    /// Of a dropped call it is open whether it enqueued: roll the transaction back.
+    pub async fn enqueue(
+        &self,
+        conn: &mut SqliteConnection,
+        message: &Message,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(self.sql(include_str!("../sql/enqueue.sql")))
+            .bind(line::of(message))
+            .bind(message.id())
+            .bind(message.topic())
+            .bind(message.key())
+            .bind(headers_json(message.headers()))
+            .bind(message.payload().map(|payload| payload.as_ref()))
+            .execute(conn)
+            .await?;
+        wake::soon();
+        Ok(())
+    }
+
+    /// Enqueues messages in their order, all or none.
+    ///
+    /// In a transaction it makes a savepoint of its own, outside of one a transaction. Otherwise as
+    /// [`enqueue`](Self::enqueue).
+    ///
+    /// # Errors
+    ///
+    /// What the database answered; nothing is enqueued then. In a transaction that was begun by a
+    /// statement, behind the back of sqlx, the caller has to roll it back.
+    ///
+    /// # Cancellation
+    ///
+    /// Of a dropped call it is open whether it enqueued: roll the transaction back.
+    pub async fn enqueue_all(
+        &self,
+        conn: &mut SqliteConnection,
+        messages: &[Message],
+    ) -> Result<(), sqlx::Error> {
+        let refused = match conn.begin().await {
+            Ok(mut tx) => {
+                self.enqueue_each(&mut tx, messages).await?;
+                return tx.commit().await;
+            }
+            Err(error) => error,
+        };
+        match refused {
+            // Within a transaction that sqlx did not begin there is none to begin.
+            sqlx::Error::Database(_) => self.enqueue_each(conn, messages).await,
+            error => Err(error),
+        }
+    }
+
+    async fn enqueue_each(
+        &self,
+        conn: &mut SqliteConnection,
+        messages: &[Message],
+    ) -> Result<(), sqlx::Error> {
+        for message in messages {
+            self.enqueue(conn, message).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The headers as the text of a JSON object; `None` where there are none.
+fn headers_json(headers: &Headers) -> Option<String> {
+    if headers.is_empty() {
+        return None;
+    }
+    let object: serde_json::Map<String, serde_json::Value> = headers
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
+    Some(serde_json::Value::Object(object).to_string())
+}
