@@ -17,8 +17,8 @@ const CONFIRMED: Option<Result<(), PublishError>> = Some(Ok(()));
 
 fn publisher(client: Client) -> RedisPublisher {
     let config = RedisConfig::new(client)
-        .response_timeout(Duration::from_millis(500))
-        .connect_timeout(Duration::from_millis(500));
+        .response_timeout(Duration::from_secs(2))
+        .connect_timeout(Duration::from_secs(2));
     RedisPublisher::new(config).expect("a configuration that is accepted")
 }
 
@@ -49,7 +49,7 @@ async fn outage(publisher: &RedisPublisher, batch: &[Message], soon: Duration) -
 #[tokio::test]
 async fn a_server_that_is_away_is_an_outage_at_once() {
     let publisher = publisher(closed_port());
-    let reason = outage(&publisher, &messages(1_000, 10), Duration::from_secs(2)).await;
+    let reason = outage(&publisher, &messages(1_000, 10), Duration::from_secs(5)).await;
     assert!(reason.starts_with("connecting: "), "{reason}");
     assert!(reason.contains("refused"), "{reason}");
 }
@@ -92,7 +92,7 @@ async fn a_server_that_is_killed_is_an_outage_until_it_is_back() {
         );
         server.kill();
         for _ in 0..3 {
-            outage(&publisher, &batch, Duration::from_secs(2)).await;
+            outage(&publisher, &batch, Duration::from_secs(5)).await;
         }
         server.start_again();
         assert_eq!(
