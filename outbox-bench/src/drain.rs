@@ -4,17 +4,17 @@
 //! | --- | --- | --- |
 //! | R | reference | the row-lock loop over an equal table, nothing published |
 //! | D | drain | the outbox and the relay, with a publisher that confirms at once |
-//! | P | publish | the Kafka adapter alone, the same messages from memory, in the same order mode |
-//! | E | end to end | the outbox, the relay and Kafka |
+//! | P | publish | the adapter alone, the same messages from memory, in the same order mode |
+//! | E | end to end | the outbox, the relay and the broker |
 //!
-//! D is to be compared with R; E with 1/(1/D + 1/P), the rate at which one message after the other
+//! P and E are of one broker. D is to be compared with R; E with 1/(1/D + 1/P), the rate at which one message after the other
 //! would pass through both halves. On a machine whose processors are the bottleneck that is the limit.
 //!
 //! Filling the tables is not measured. They are not analyzed either: the statistics of an outbox are
 //! those of a table that has just been empty. R and D begin with connecting and end with the last
 //! commit. P makes its messages while it runs, a batch at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,26 +22,24 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use outbox_core::{Delivery, Message, OrderMode, Publisher, PublisherExt, Relay, async_trait};
-use outbox_kafka::KafkaPublisher;
 use outbox_postgres::Outbox;
 use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::broker::{self, Broker, with_topic};
 use crate::report::{Run, write_json};
-use crate::setup::{Servers, Workload};
+use crate::setup::{Database, Workload};
 use crate::{Result, memory, reference};
-
-const PARTITIONS: i32 = 4;
 
 /// A phase that takes longer than this has lost something.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// How long the Kafka adapter alone has for one wave; its own delivery timeout is shorter.
+/// How long an adapter alone has for one wave; its own timeouts are shorter.
 const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Delivers a backlog: with a publisher that confirms at once, beside the row-lock loop, and to
-/// Kafka, beside the Kafka adapter alone.
+/// Delivers a backlog: with a publisher that confirms at once, beside the row-lock loop, and to a
+/// broker, beside its adapter alone.
 #[derive(clap::Args, Serialize)]
 pub(crate) struct Args {
     /// How many messages wait.
@@ -59,9 +57,9 @@ pub(crate) struct Args {
     /// The most messages of one claim.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
-    /// `null`: R and D; `kafka`: D, P and E.
-    #[arg(long, value_enum, default_value_t = Broker::All)]
-    broker: Broker,
+    /// `null`: R and D; a broker: D, and its P and E.
+    #[arg(long, value_enum, default_value_t = Choice::All)]
+    broker: Choice,
     /// The order mode of D, P and E.
     #[arg(long, value_enum, default_value_t = Order::PerKey)]
     order: Order,
@@ -75,10 +73,40 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Broker {
+enum Choice {
     Null,
     Kafka,
+    Amqp,
+    Nats,
+    Redis,
     All,
+}
+
+impl Choice {
+    fn brokers(self) -> Vec<broker::Kind> {
+        match self {
+            Self::Null => Vec::new(),
+            Self::Kafka => vec![broker::Kind::Kafka],
+            Self::Amqp => vec![broker::Kind::Amqp],
+            Self::Nats => vec![broker::Kind::Nats],
+            Self::Redis => vec![broker::Kind::Redis],
+            Self::All => broker::Kind::ALL.to_vec(),
+        }
+    }
+
+    /// In the order of a first round. What holds the outbox comes before what fills a client's queue
+    /// from memory, whose memory the allocator may keep.
+    fn phases(self) -> Vec<Phase> {
+        let brokers = self.brokers();
+        let mut phases = Vec::new();
+        if matches!(self, Self::Null | Self::All) {
+            phases.push(Phase::Reference);
+        }
+        phases.push(Phase::Drain);
+        phases.extend(brokers.iter().map(|&kind| Phase::EndToEnd(kind)));
+        phases.extend(brokers.iter().map(|&kind| Phase::Publish(kind)));
+        phases
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -93,6 +121,11 @@ enum Order {
 struct Round {
     reference: Option<Measured>,
     drain: Option<Measured>,
+    brokers: BTreeMap<broker::Kind, AtBroker>,
+}
+
+#[derive(Clone, Copy, Default, Serialize)]
+struct AtBroker {
     publish: Option<Measured>,
     end_to_end: Option<Measured>,
 }
@@ -109,72 +142,51 @@ struct Measured {
 enum Phase {
     Reference,
     Drain,
-    Publish,
-    EndToEnd,
+    Publish(broker::Kind),
+    EndToEnd(broker::Kind),
 }
 
 impl Phase {
-    /// In the order of a first round. What holds the outbox comes before what fills the client's
-    /// queue from memory, whose memory the allocator may keep.
-    const ALL: [Self; 4] = [Self::Reference, Self::Drain, Self::EndToEnd, Self::Publish];
-
-    fn is_wanted(self, broker: Broker) -> bool {
-        match broker {
-            Broker::Null => matches!(self, Self::Reference | Self::Drain),
-            Broker::Kafka => self != Self::Reference,
-            Broker::All => true,
-        }
-    }
-
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Reference => "R  row-lock reference, null publisher",
-            Self::Drain => "D  outbox, null publisher",
-            Self::Publish => "P  Kafka adapter alone, from memory",
-            Self::EndToEnd => "E  outbox to Kafka",
+            Self::Reference => "R  row-lock reference, null publisher".to_owned(),
+            Self::Drain => "D  outbox, null publisher".to_owned(),
+            Self::Publish(kind) => format!("P  {} adapter alone, from memory", kind.name()),
+            Self::EndToEnd(kind) => format!("E  outbox to {}", kind.name()),
         }
     }
 }
 
 impl Round {
-    fn of(&self, phase: Phase) -> Option<Measured> {
-        match phase {
-            Phase::Reference => self.reference,
-            Phase::Drain => self.drain,
-            Phase::Publish => self.publish,
-            Phase::EndToEnd => self.end_to_end,
-        }
-    }
-
     fn set(&mut self, phase: Phase, measured: Measured) {
         *match phase {
             Phase::Reference => &mut self.reference,
             Phase::Drain => &mut self.drain,
-            Phase::Publish => &mut self.publish,
-            Phase::EndToEnd => &mut self.end_to_end,
+            Phase::Publish(kind) => &mut self.brokers.entry(kind).or_default().publish,
+            Phase::EndToEnd(kind) => &mut self.brokers.entry(kind).or_default().end_to_end,
         } = Some(measured);
     }
 
-    fn rate(&self, phase: Phase) -> Option<f64> {
-        Some(self.of(phase)?.messages_per_second)
-    }
-
     fn drain_to_reference(&self) -> Option<f64> {
-        Some(self.rate(Phase::Drain)? / self.rate(Phase::Reference)?)
+        Some(self.drain?.messages_per_second / self.reference?.messages_per_second)
     }
 
-    fn limit(&self) -> Option<f64> {
-        Some(1.0 / (1.0 / self.rate(Phase::Drain)? + 1.0 / self.rate(Phase::Publish)?))
+    fn limit(&self, kind: broker::Kind) -> Option<f64> {
+        let publish = self.brokers.get(&kind)?.publish?.messages_per_second;
+        Some(1.0 / (1.0 / self.drain?.messages_per_second + 1.0 / publish))
     }
 
-    fn end_to_end_to_limit(&self) -> Option<f64> {
-        Some(self.rate(Phase::EndToEnd)? / self.limit()?)
+    fn end_to_end_to_limit(&self, kind: broker::Kind) -> Option<f64> {
+        let end_to_end = self.brokers.get(&kind)?.end_to_end?.messages_per_second;
+        Some(end_to_end / self.limit(kind)?)
     }
 
     /// While the outbox is drained, with or without a broker.
     fn peak_mib(&self) -> Option<f64> {
-        let peaks = [self.drain?, self.end_to_end.or(self.drain)?].map(|m| m.peak_memory_bytes);
-        Some(peaks[0]?.max(peaks[1]?) as f64 / 1024.0 / 1024.0)
+        let end_to_end = self.brokers.values().filter_map(|at| at.end_to_end);
+        let peaks = end_to_end.chain(self.drain).map(|m| m.peak_memory_bytes);
+        let peak = peaks.collect::<Option<Vec<u64>>>()?.into_iter().max()?;
+        Some(peak as f64 / 1024.0 / 1024.0)
     }
 }
 
@@ -184,28 +196,39 @@ struct Report {
     args: Args,
     rounds: Vec<Round>,
     drain_to_reference: Option<f64>,
-    limit_per_second: Option<f64>,
-    end_to_end_to_limit: Option<f64>,
+    brokers: BTreeMap<broker::Kind, Ratio>,
     peak_memory_mib: Option<f64>,
 }
 
+#[derive(Serialize)]
+struct Ratio {
+    limit_per_second: Option<f64>,
+    end_to_end_to_limit: Option<f64>,
+}
+
 pub(crate) async fn run(args: Args) -> Result<()> {
+    let mut brokers = BTreeMap::new();
+    for kind in args.broker.brokers() {
+        let connected = kind.connect().await;
+        let broker = connected.map_err(|error| format!("{}: {error}", kind.name()))?;
+        brokers.insert(kind, broker);
+    }
     let bench = Bench {
-        servers: Servers::new()?,
+        database: Database::new()?,
+        brokers,
         workload: Workload::new(args.messages as usize, args.keys, args.bytes as usize),
         workers: args.workers.into(),
         batch: args.batch as usize,
         order: args.order,
     };
-    let run = Run::describe(&bench.servers).await?;
+    let run = Run::describe(&bench.database).await?;
     run.print();
     println!(
         "{} messages of {} bytes, {} keys, {} workers, batch {}",
         args.messages, args.bytes, args.keys, args.workers, args.batch
     );
 
-    let mut phases: Vec<Phase> = Phase::ALL.to_vec();
-    phases.retain(|phase| phase.is_wanted(args.broker));
+    let mut phases = args.broker.phases();
     let mut rounds = Vec::new();
     for number in 1..=args.rounds {
         println!();
@@ -228,11 +251,14 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         rounds.push(round);
     }
 
-    let over_rounds = |what: fn(&Round) -> Option<f64>| median(rounds.iter().filter_map(what));
+    let ratio = |kind| Ratio {
+        limit_per_second: median(rounds.iter().filter_map(|it| it.limit(kind))),
+        end_to_end_to_limit: median(rounds.iter().filter_map(|it| it.end_to_end_to_limit(kind))),
+    };
+    let kinds = bench.brokers.keys().copied();
     let report = Report {
-        drain_to_reference: over_rounds(Round::drain_to_reference),
-        limit_per_second: over_rounds(Round::limit),
-        end_to_end_to_limit: over_rounds(Round::end_to_end_to_limit),
+        drain_to_reference: median(rounds.iter().filter_map(Round::drain_to_reference)),
+        brokers: kinds.map(|kind| (kind, ratio(kind))).collect(),
         peak_memory_mib: rounds.iter().filter_map(Round::peak_mib).reduce(f64::max),
         run,
         args,
@@ -254,15 +280,21 @@ impl Report {
             }
         };
         line("D / R", self.drain_to_reference, 2, "    goal 1.00");
-        line("limit 1/(1/D + 1/P)", self.limit_per_second, 0, "/s");
-        line("E / limit", self.end_to_end_to_limit, 2, "    goal 0.90");
+        for (kind, ratio) in &self.brokers {
+            let name = |what| format!("{}: {what}", kind.name());
+            let limit = name("limit 1/(1/D + 1/P)");
+            line(&limit, ratio.limit_per_second, 0, "/s");
+            let to_limit = name("E / limit");
+            line(&to_limit, ratio.end_to_end_to_limit, 2, "    goal 0.90");
+        }
         let goal = " MiB, goal below 150 MB";
         line("peak memory in D and E", self.peak_memory_mib, 1, goal);
     }
 }
 
 struct Bench {
-    servers: Servers,
+    database: Database,
+    brokers: BTreeMap<broker::Kind, Box<dyn Broker>>,
     workload: Workload,
     workers: usize,
     batch: usize,
@@ -271,57 +303,60 @@ struct Bench {
 
 impl Bench {
     async fn measure(&self, phase: Phase) -> Result<Measured> {
-        let servers = &self.servers;
+        let database = &self.database;
         match phase {
             Phase::Reference => {
-                servers
+                database
                     .with_schema(async |schema| self.reference(schema).await)
                     .await
             }
             Phase::Drain => {
-                servers
+                database
                     .with_schema(async |schema| {
-                        let outbox = self.workload.enqueue(servers, schema, None).await?;
-                        self.relay(&outbox, NullPublisher).await
+                        let outbox = self.workload.enqueue(database, schema, None).await?;
+                        self.relay(&outbox, Arc::new(NullPublisher)).await
                     })
                     .await
             }
-            Phase::Publish => {
-                servers
-                    .with_topic(PARTITIONS, async |topic| self.publish(topic).await)
-                    .await
+            Phase::Publish(kind) => {
+                let broker = self.broker(kind)?;
+                with_topic(broker, async |topic| self.publish(broker, topic).await).await
             }
-            Phase::EndToEnd => {
-                servers
-                    .with_topic(PARTITIONS, async |topic| {
-                        servers
-                            .with_schema(async |schema| {
-                                let outbox =
-                                    self.workload.enqueue(servers, schema, Some(topic)).await?;
-                                let publisher = KafkaPublisher::new(servers.kafka_config())?;
-                                let measured = self.relay(&outbox, publisher).await?;
-                                self.all_in(topic).await?;
-                                Ok(measured)
-                            })
-                            .await
-                    })
-                    .await
+            Phase::EndToEnd(kind) => {
+                let broker = self.broker(kind)?;
+                with_topic(broker, async |topic| {
+                    database
+                        .with_schema(async |schema| {
+                            let outbox =
+                                self.workload.enqueue(database, schema, Some(topic)).await?;
+                            let measured = self.relay(&outbox, broker.publisher().await?).await?;
+                            self.all_in(broker, topic).await?;
+                            Ok(measured)
+                        })
+                        .await
+                })
+                .await
             }
         }
     }
 
+    fn broker(&self, kind: broker::Kind) -> Result<&dyn Broker> {
+        let broker = self.brokers.get(&kind).ok_or("it is not connected")?;
+        Ok(broker.as_ref())
+    }
+
     async fn reference(&self, schema: &str) -> Result<Measured> {
-        reference::fill(&self.servers, schema, &self.workload).await?;
+        reference::fill(&self.database, schema, &self.workload).await?;
         let clock = Clock::start();
-        let delivered = reference::drain(&self.servers, schema, self.workers, self.batch).await?;
+        let delivered = reference::drain(&self.database, schema, self.workers, self.batch).await?;
         let measured = clock.stop(self.workload.messages);
         all(delivered, self.workload.messages, "delivered")?;
-        none_left(self.servers.count(&format!("{schema}.queue")).await?)?;
+        none_left(self.database.count(&format!("{schema}.queue")).await?)?;
         Ok(measured)
     }
 
     /// Drains the outbox through the real relay.
-    async fn relay(&self, outbox: &Outbox, publisher: impl Publisher) -> Result<Measured> {
+    async fn relay(&self, outbox: &Outbox, publisher: Arc<dyn Publisher>) -> Result<Measured> {
         let left = Arc::new(Countdown {
             left: AtomicUsize::new(self.workload.messages),
             done: Notify::new(),
@@ -330,7 +365,7 @@ impl Bench {
             publisher,
             countdown: Arc::clone(&left),
         };
-        let relay = Relay::builder(outbox.store(&self.servers.pool), publisher)
+        let relay = Relay::builder(outbox.store(&self.database.pool), publisher)
             .workers(self.workers)
             .batch_messages(self.batch)
             .order(match self.order {
@@ -348,15 +383,15 @@ impl Bench {
         let measured = clock.stop(self.workload.messages);
         for table in ["message", "parked", "dead"] {
             let table = format!("{}.{table}", outbox.schema());
-            none_left(self.servers.count(&table).await?)?;
+            none_left(self.database.count(&table).await?)?;
         }
         Ok(measured)
     }
 
     /// Publishes from memory, with as many tasks as the relay has workers. A key belongs to one task,
     /// as a lane belongs to one worker.
-    async fn publish(&self, topic: &str) -> Result<Measured> {
-        let publisher = Arc::new(KafkaPublisher::new(self.servers.kafka_config())?);
+    async fn publish(&self, broker: &dyn Broker, topic: &str) -> Result<Measured> {
+        let publisher = broker.publisher().await?;
         let clock = Clock::start();
         let mut tasks = JoinSet::new();
         for task in 0..self.workers {
@@ -388,12 +423,12 @@ impl Bench {
             done??;
         }
         let measured = clock.stop(self.workload.messages);
-        self.all_in(topic).await?;
+        self.all_in(broker, topic).await?;
         Ok(measured)
     }
 
-    async fn all_in(&self, topic: &str) -> Result<()> {
-        let records = self.servers.records(topic, PARTITIONS).await?;
+    async fn all_in(&self, broker: &dyn Broker, topic: &str) -> Result<()> {
+        let records = broker.count(topic).await?;
         all(records, self.workload.messages, "in the topic")
     }
 }
@@ -463,8 +498,8 @@ impl Publisher for NullPublisher {
 
 /// Counts what was published, to know when the backlog is at its end. A failed message counts too: it
 /// is still in a table then, and the phase fails for that.
-struct Counted<P> {
-    publisher: P,
+struct Counted {
+    publisher: Arc<dyn Publisher>,
     countdown: Arc<Countdown>,
 }
 
@@ -474,7 +509,7 @@ struct Countdown {
 }
 
 #[async_trait]
-impl<P: Publisher> Publisher for Counted<P> {
+impl Publisher for Counted {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         self.publisher.publish(batch).await;
         let before = self
@@ -510,6 +545,16 @@ mod tests {
             [vec![1, 2, 3], vec![1, 2], vec![1]]
         );
         assert_eq!(waves(&keys, Order::PerKeyPipelined), [keys.to_vec()]);
+    }
+
+    #[test]
+    fn a_choice_measures_what_its_ratios_need() {
+        let [nothing, one, all] = [Choice::Null, Choice::Redis, Choice::All].map(Choice::phases);
+        assert!(nothing == [Phase::Reference, Phase::Drain]);
+        let kind = broker::Kind::Redis;
+        let of_one = [Phase::Drain, Phase::EndToEnd(kind), Phase::Publish(kind)];
+        assert!(one == of_one);
+        assert_eq!(all.len(), 2 + 2 * broker::Kind::ALL.len());
     }
 
     #[test]

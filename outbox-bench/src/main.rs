@@ -7,9 +7,11 @@
 //! It is a program and no test: nothing here fails because a machine is slow. It does fail, with exit
 //! code 1, when messages are missing at the end.
 //!
-//! Where to read next: `setup.rs` for the servers, tables and topics that the scenarios share,
-//! `reference.rs` for the loop that the outbox is compared with, `report.rs` for what is told.
+//! Where to read next: `setup.rs` for the database and the messages that the scenarios share, `broker.rs`
+//! for the brokers, `reference.rs` for the loop that the outbox is compared with, `report.rs` for what is
+//! told.
 
+mod broker;
 mod drain;
 mod memory;
 mod reference;
@@ -25,8 +27,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 /// Measures the outbox, as ratios within one run.
 ///
-/// The servers are those of `scripts/services up`, unless OUTBOX_TEST_POSTGRES_URL and
-/// OUTBOX_TEST_KAFKA name others. Every measurement has a schema and a topic of its own, which are
+/// The servers are those of `scripts/services up`, unless the variables that `scripts/services env`
+/// prints name others. Every measurement has a schema and a topic of its own, which are
 /// removed when it ends.
 #[derive(Parser)]
 #[command(version)]

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::setup::{Servers, Workload};
+use crate::setup::{Database, Workload};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
     SET LOCAL synchronous_commit = off; \
@@ -22,8 +22,8 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
     SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// Creates the table in `schema`, with all messages in it.
-pub(crate) async fn fill(servers: &Servers, schema: &str, workload: &Workload) -> Result<()> {
-    servers
+pub(crate) async fn fill(database: &Database, schema: &str, workload: &Workload) -> Result<()> {
+    database
         .execute(format!(
             "CREATE SCHEMA {schema};
              CREATE TABLE {schema}.queue (
@@ -43,19 +43,21 @@ pub(crate) async fn fill(servers: &Servers, schema: &str, workload: &Workload) -
              )"
         ))
         .await?;
-    workload.fill(servers, schema, "queue", "id", "bench").await
+    workload
+        .fill(database, schema, "queue", "id", "bench")
+        .await
 }
 
 /// Empties the table with so many workers, and gives back how many messages there were.
 pub(crate) async fn drain(
-    servers: &Servers,
+    database: &Database,
     schema: &str,
     workers: usize,
     batch: usize,
 ) -> Result<u64> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..workers {
-        let options = (*servers.pool.connect_options()).clone();
+        let options = (*database.pool.connect_options()).clone();
         let connection = options.disable_statement_logging().connect().await?;
         tasks.spawn(work(connection, schema.to_owned(), batch));
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sqlx::Row;
 
 use crate::Result;
-use crate::setup::Servers;
+use crate::setup::Database;
 
 /// Where and when a run was made.
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) async fn describe(servers: &Servers) -> Result<Self> {
+    pub(crate) async fn describe(database: &Database) -> Result<Self> {
         let row = sqlx::query(
             "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI \"UTC\"'),
                     current_setting('server_version'),
@@ -40,7 +40,7 @@ impl Run {
                         WHERE datname = current_database()
                           AND xact_start < now() - interval '1 minute')",
         )
-        .fetch_one(&servers.pool)
+        .fetch_one(&database.pool)
         .await?;
         let program = env!("CARGO_PKG_NAME").to_owned();
         let command: Vec<String> = [program]

@@ -1,4 +1,4 @@
-//! What scenarios share: the servers, a schema and a topic for each measurement, and the messages.
+//! What scenarios share: the database, a schema for each measurement, and the messages.
 
 use std::env;
 use std::time::Duration;
@@ -7,20 +7,15 @@ use bytes::Bytes;
 use fastrand::Rng;
 use outbox_core::Message;
 use outbox_postgres::Outbox;
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 use uuid::Uuid;
 
 use crate::Result;
 
 const POSTGRES: &str = "postgres://outbox:outbox@127.0.0.1:25415/outbox";
-const KAFKA: &str = "127.0.0.1:29192";
 
 /// How long a server has for anything that is not measured.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many messages one transaction enqueues while a table is filled.
 const FILL: usize = 50_000;
@@ -28,19 +23,17 @@ const FILL: usize = 50_000;
 /// Where all messages go unless a broker is measured.
 const TOPIC: &str = "bench";
 
-/// The servers.
-pub(crate) struct Servers {
+/// Postgres.
+pub(crate) struct Database {
     pub(crate) pool: PgPool,
-    pub(crate) kafka: String,
 }
 
-impl Servers {
-    /// Those that the environment names, or those of `scripts/services`.
+impl Database {
+    /// That which the environment names, or that of `scripts/services`.
     pub(crate) fn new() -> Result<Self> {
-        let named = |variable, default: &str| env::var(variable).unwrap_or(default.to_owned());
+        let url = env::var("OUTBOX_TEST_POSTGRES_URL").unwrap_or(POSTGRES.to_owned());
         Ok(Self {
-            pool: PgPool::connect_lazy(&named("OUTBOX_TEST_POSTGRES_URL", POSTGRES))?,
-            kafka: named("OUTBOX_TEST_KAFKA", KAFKA),
+            pool: PgPool::connect_lazy(&url)?,
         })
     }
 
@@ -56,24 +49,6 @@ impl Servers {
              RESET client_min_messages"
         );
         self.execute(drop).await?;
-        done
-    }
-
-    /// Lends a topic that is removed afterwards.
-    pub(crate) async fn with_topic<T>(
-        &self,
-        partitions: i32,
-        work: impl AsyncFnOnce(&str) -> Result<T>,
-    ) -> Result<T> {
-        let admin: AdminClient<DefaultClientContext> = self.kafka_config().create()?;
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-        let topic = unique();
-        let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
-        for created in admin.create_topics([&new], &options).await? {
-            created.map_err(|(topic, code)| format!("topic {topic} is not created: {code}"))?;
-        }
-        let done = work(&topic).await;
-        admin.delete_topics(&[&topic], &options).await?;
         done
     }
 
@@ -94,31 +69,10 @@ impl Servers {
             .try_get(0)?;
         Ok(count.unsigned_abs())
     }
-
-    /// How many records a topic holds. Nothing here uses Kafka's transactions, so every offset is a
-    /// record.
-    pub(crate) async fn records(&self, topic: &str, partitions: i32) -> Result<u64> {
-        let consumer: BaseConsumer = self.kafka_config().create()?;
-        let topic = topic.to_owned();
-        let count = tokio::task::spawn_blocking(move || {
-            (0..partitions)
-                .map(|partition| consumer.fetch_watermarks(&topic, partition, PATIENCE))
-                .map(|marks| marks.map(|(low, high)| (high - low).unsigned_abs()))
-                .sum::<std::result::Result<u64, _>>()
-        });
-        Ok(count.await??)
-    }
-
-    /// A configuration for the client that names nothing but the server.
-    pub(crate) fn kafka_config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.kafka);
-        config
-    }
 }
 
 /// A name that no other run uses.
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     format!("bench_{}", Uuid::now_v7().simple())
 }
 
@@ -158,13 +112,13 @@ impl Workload {
     /// Creates an outbox in `schema` with all messages in it, to `topic` where one is given.
     pub(crate) async fn enqueue(
         &self,
-        servers: &Servers,
+        database: &Database,
         schema: &str,
         topic: Option<&str>,
     ) -> Result<Outbox> {
         let outbox = Outbox::in_schema(schema)?;
-        outbox.migrate(&servers.pool).await?;
-        self.fill(servers, schema, "message", "id", topic.unwrap_or(TOPIC))
+        outbox.migrate(&database.pool).await?;
+        self.fill(database, schema, "message", "id", topic.unwrap_or(TOPIC))
             .await?;
         Ok(outbox)
     }
@@ -173,7 +127,7 @@ impl Workload {
     /// that this process can hold.
     pub(crate) async fn fill(
         &self,
-        servers: &Servers,
+        database: &Database,
         schema: &str,
         table: &str,
         id: &str,
@@ -193,7 +147,7 @@ impl Workload {
                 .bind(topic)
                 .bind(&self.payload[..])
                 .bind(some)
-                .execute(&servers.pool)
+                .execute(&database.pool)
                 .await?;
         }
     }
