@@ -25,4 +25,5 @@ mod relay_faults;
 mod relays;
 
 tests_with!(kafka);
+tests_with!(nats);
 tests_with!(redis);

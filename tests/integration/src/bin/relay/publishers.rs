@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outbox_core::Publisher;
 use outbox_kafka::{ClientConfig, KafkaPublisher};
+use outbox_nats::{ConnectOptions, NatsConfig, NatsPublisher};
 use outbox_redis::{Client, RedisConfig, RedisPublisher};
 
 type Settings = BTreeMap<String, String>;
@@ -14,6 +15,7 @@ type Opened = Result<Box<dyn Publisher>, Box<dyn Error>>;
 pub(crate) async fn open(broker: &str, settings: Settings) -> Opened {
     match broker {
         "kafka" => kafka(settings),
+        "nats" => nats(settings).await,
         "redis" => redis(settings),
         _ => Err(format!("there is no broker {broker:?}").into()),
     }
@@ -24,6 +26,18 @@ fn kafka(settings: Settings) -> Opened {
     let mut config = ClientConfig::new();
     config.extend(settings);
     Ok(Box::new(KafkaPublisher::new(config)?))
+}
+
+/// The settings are `url`, and `ack_timeout_ms` if it is given.
+async fn nats(settings: Settings) -> Opened {
+    let mut config = NatsConfig::new();
+    if let Some(milliseconds) = settings.get("ack_timeout_ms") {
+        config = config.ack_timeout(Duration::from_millis(milliseconds.parse()?));
+    }
+    let url = settings.get("url").ok_or("`url` is missing")?;
+    let options = ConnectOptions::new().retry_on_initial_connect();
+    let client = options.connect(url).await?;
+    Ok(Box::new(NatsPublisher::new(client, config)?))
 }
 
 /// The settings are `url`, and how long the server has for an answer.

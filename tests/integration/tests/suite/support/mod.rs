@@ -4,6 +4,7 @@
 pub(crate) mod audit;
 pub(crate) mod broker;
 pub(crate) mod kafka;
+pub(crate) mod nats;
 pub(crate) mod producer;
 pub(crate) mod redis;
 pub(crate) mod relay;
