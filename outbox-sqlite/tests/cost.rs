@@ -46,7 +46,7 @@ async fn scans(fixture: &Fixture) -> Vec<String> {
             let whole = ["message", "parked", "blocked", "dead", "outbox_"]
                 .iter()
                 .any(|table| step.starts_with(&format!("SCAN {table}")));
-            // A page of dead messages is walked in the order of positions, from where it begins.
+            // The migrations are as many as there were releases.
             if whole && !step.starts_with("SCAN outbox_migration") {
                 scans.push(format!("{name}: {step}"));
             }

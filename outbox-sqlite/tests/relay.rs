@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use outbox_core::memory::MemoryPublisher;
-use outbox_core::{ClaimLimits, Message, PublishError, Relay, Store as _, Uuid};
+use outbox_core::{
+    ClaimLimits, ExponentialBackoff, Message, PublishError, Relay, Store as _, Uuid,
+};
 use support::{DEADLINE, Fixture, limits, message, texts};
 use tokio::task::JoinSet;
 
@@ -28,11 +30,14 @@ async fn busy_producers_and_a_relay_get_on() {
         _ => Ok(()),
     });
     let store = fixture.outbox.store(&fixture.pool).await.unwrap();
+    let soon = ExponentialBackoff::new(
+        Duration::from_millis(1),
+        ExponentialBackoff::LONGEST,
+        ExponentialBackoff::MAX_FAILURES,
+    )
+    .unwrap();
     let relay = Relay::builder(store, publisher.clone())
-        .retry(outbox_core::ExponentialBackoff {
-            first: Duration::from_millis(1),
-            ..Default::default()
-        })
+        .retry(soon)
         .build()
         .unwrap();
 
