@@ -24,6 +24,7 @@ mod postgres_faults;
 mod relay_faults;
 mod relays;
 
+tests_with!(amqp);
 tests_with!(kafka);
 tests_with!(nats);
 tests_with!(redis);

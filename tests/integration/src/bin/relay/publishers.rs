@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
+use outbox_amqp::{AmqpConfig, AmqpPublisher};
 use outbox_core::Publisher;
 use outbox_kafka::{ClientConfig, KafkaPublisher};
 use outbox_nats::{ConnectOptions, NatsConfig, NatsPublisher};
@@ -14,11 +15,26 @@ type Opened = Result<Box<dyn Publisher>, Box<dyn Error>>;
 
 pub(crate) async fn open(broker: &str, settings: Settings) -> Opened {
     match broker {
+        "amqp" => amqp(settings),
         "kafka" => kafka(settings),
         "nats" => nats(settings).await,
         "redis" => redis(settings),
         _ => Err(format!("there is no broker {broker:?}").into()),
     }
+}
+
+fn amqp(mut settings: Settings) -> Opened {
+    let mut config = AmqpConfig::new(settings.remove("uri").ok_or("uri is missing")?);
+    if let Some(timeout) = settings.remove("connect_timeout_ms") {
+        config = config.connect_timeout(Duration::from_millis(timeout.parse()?));
+    }
+    if let Some(timeout) = settings.remove("confirm_timeout_ms") {
+        config = config.confirm_timeout(Duration::from_millis(timeout.parse()?));
+    }
+    if let Some(name) = settings.keys().next() {
+        return Err(format!("there is no setting {name:?}").into());
+    }
+    Ok(Box::new(AmqpPublisher::new(config)?))
 }
 
 /// The settings are the client's.

@@ -1,6 +1,7 @@
 //! What the tests stand on: a scene of their own, relays as processes, servers that can be broken, and
 //! an audit that knows what was committed.
 
+pub(crate) mod amqp;
 pub(crate) mod audit;
 pub(crate) mod broker;
 pub(crate) mod kafka;
