@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_core::{Claim, ClaimLimits, Store, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Row as _, SqliteConnection, SqlitePool};
+use sqlx::{ConnectOptions as _, SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -126,50 +126,35 @@ impl Outbox {
             .shared_cache(false)
             .busy_timeout(BUSY_TIMEOUT)
             .disable_statement_logging();
-        self.open(connect.clone())
-            .await?
-            .map_err(|source| OpenError::Database {
-                database: connect.get_filename().to_owned(),
-                source: source.into(),
-            })
-    }
-
-    /// The inner error is what the database answered.
-    async fn open(
-        &self,
-        connect: SqliteConnectOptions,
-    ) -> Result<Result<SqliteStore, sqlx::Error>, OpenError> {
-        macro_rules! answer {
-            ($call:expr) => {
-                match $call {
-                    Ok(answer) => answer,
-                    Err(error) => return Ok(Err(error)),
-                }
-            };
-        }
-        let mut conn = answer!(connect.connect().await);
-        let file = sqlx::query(include_str!("../sql/database_file.sql"));
-        let file = answer!(file.fetch_one(&mut conn).await);
-        let database = PathBuf::from(answer!(file.try_get::<String, _>(0)));
-        if database.as_os_str().is_empty() {
+        let answered = |source: sqlx::Error| OpenError::Database {
+            database: connect.get_filename().to_owned(),
+            source: source.into(),
+        };
+        let mut conn = connect.connect().await.map_err(answered)?;
+        let file: String = sqlx::query_scalar(include_str!("../sql/database_file.sql"))
+            .fetch_one(&mut conn)
+            .await
+            .map_err(answered)?;
+        if file.is_empty() {
             return Err(OpenError::InMemory);
         }
-        let migrated = sqlx::query(self.sql(include_str!("../sql/is_migrated.sql")));
-        let migrated = answer!(migrated.fetch_one(&mut conn).await);
-        if !answer!(migrated.try_get::<bool, _>(0)) {
-            return Err(OpenError::NotMigrated {
-                table: format!("{}message", self.prefix()),
-                database,
-            });
+        let database = PathBuf::from(file);
+        let migrated: bool = sqlx::query_scalar(self.sql(include_str!("../sql/is_migrated.sql")))
+            .fetch_one(&mut conn)
+            .await
+            .map_err(answered)?;
+        if !migrated {
+            let table = format!("{}message", self.prefix());
+            return Err(OpenError::NotMigrated { database, table });
         }
         let lock = RelayLock::take(&database, self.prefix())?;
         // A database that cannot be written is noticed now, and not after the first delivery.
         let writable = sqlx::query(self.sql(include_str!("../sql/is_writable.sql")));
         match writable.execute(&mut conn).await {
-            Err(error) if !is_busy(&error) => return Ok(Err(error)),
+            Err(error) if !is_busy(&error) => return Err(answered(error)),
             _ => {}
         }
-        Ok(Ok(SqliteStore {
+        Ok(SqliteStore {
             shared: Arc::new(Shared {
                 statements: Statements::new(&self.prefix),
                 lanes: Arc::default(),
@@ -178,7 +163,7 @@ impl Outbox {
                 writer: Mutex::new(Some(conn)),
                 _lock: lock,
             }),
-        }))
+        })
     }
 }
 
