@@ -7,30 +7,30 @@
 -- Nothing is detoasted before the byte bound has let it pass.
 WITH {bound}
 SELECT row.lane, row.position, row.key_hash, row.blocked_head,
-       row.fits, row.bytes_so_far > $9::bigint AS is_last,
-       row.id, row.topic, row.key,
+       row.fits, row.bytes_so_far > $10::bigint AS is_last,
+       tidsend(row.ctid), row.id, row.topic, row.key,
        CASE WHEN row.fits AND row.blocked_head IS NULL THEN row.payload END AS payload,
        CASE WHEN row.fits AND row.blocked_head IS NULL THEN row.headers::text END AS headers
   FROM (
       SELECT walked.*,
-             walked.bytes_so_far <= $9::bigint
+             walked.bytes_so_far <= $10::bigint
              -- One message that is larger than the bound goes alone.
-             OR ($10::boolean AND walked.bytes_so_far = walked.bytes) AS fits
+             OR ($11::boolean AND walked.bytes_so_far = walked.bytes) AS fits
         FROM (
             SELECT message.*, held.number, blocked.head AS blocked_head, size.bytes,
                    sum(size.bytes) OVER (ORDER BY held.number, message.position
                                          ROWS UNBOUNDED PRECEDING) AS bytes_so_far
-              FROM unnest($4::smallint[], $5::bigint[], $6::bigint[])
-                   WITH ORDINALITY AS held(lane, cleared, floor, number)
-             CROSS JOIN bound
+              FROM unnest($4::smallint[], $5::integer[], $6::bigint[], $7::bigint[])
+                   WITH ORDINALITY AS held(lane, base, cleared, floor, number)
+              JOIN bound ON bound.base = held.base
              CROSS JOIN LATERAL (
-                 SELECT lane, position, id, topic, key, payload, headers,
+                 SELECT ctid, lane, position, id, topic, key, payload, headers,
                         coalesce(hashtextextended(key, 0), position) AS key_hash
                    FROM {schema}.message
                   WHERE message.lane = held.lane
                     AND message.position > greatest(held.floor, least(held.cleared, bound.g))
                   ORDER BY message.lane, message.position
-                  LIMIT $7::integer
+                  LIMIT $8::integer
              ) AS message
               LEFT JOIN LATERAL (
                  SELECT blocked.head
@@ -47,7 +47,7 @@ SELECT row.lane, row.position, row.key_hash, row.blocked_head,
                              ELSE 0 END AS bytes
              ) AS size
         ) AS walked
-       WHERE walked.bytes_so_far - walked.bytes <= $9::bigint
+       WHERE walked.bytes_so_far - walked.bytes <= $10::bigint
   ) AS row
  ORDER BY row.number, row.position
- LIMIT $8::integer
+ LIMIT $9::integer

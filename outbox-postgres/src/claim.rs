@@ -20,9 +20,14 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::scan::{EMPTY, LANES};
+use crate::scan::{EMPTY, LANES, View};
 use crate::session::{Session, SessionError};
 use crate::store::Shared;
+use crate::tid::Tid;
+
+/// While there is more to do than a claim can hold, it looks at so many lanes for each one that it may
+/// lock. Others hold some of them.
+const REACH: usize = 2;
 
 /// Where a claimed message lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +35,15 @@ pub(crate) struct Place {
     pub(crate) lane: i16,
     pub(crate) key_hash: i64,
     pub(crate) position: i64,
+    /// Where in `message`; a row without is in `parked`.
+    pub(crate) hot: Option<Tid>,
+}
+
+impl Place {
     /// In `parked`; else in `message`.
-    pub(crate) due: bool,
+    pub(crate) fn is_due(&self) -> bool {
+        self.hot.is_none()
+    }
 }
 
 /// A row that cannot be decoded, and why.
@@ -77,6 +89,8 @@ pub(crate) struct LaneRead {
 pub(crate) struct PostgresClaim {
     pub(crate) shared: Arc<Shared>,
     pub(crate) session: Session,
+    /// What was known of the lanes when it began, and what its poll saw.
+    pub(crate) view: View,
     pub(crate) messages: Vec<Claimed>,
     /// One for each message.
     pub(crate) places: Vec<Place>,
@@ -103,19 +117,32 @@ pub(crate) enum Look {
 /// Looks at the lanes once, with a session of its own from the store's stock.
 pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<Look, SessionError> {
     let mut session = shared.session().await?;
+    let Some(mut view) = shared.knowledge().view() else {
+        // Another claim has failed meanwhile.
+        return Ok(Look::Again);
+    };
     let statements = &shared.statements;
     session.begin(statements, limits).await?;
-    shared.sweep.assign(&mut session.scan);
     let width = session.width.min(limits.messages).max(1);
-    let poll = session.poll(statements, width).await?;
+    let poll = session.poll(statements, &view, width).await?;
+    view.polled(&poll)?;
+    shared.knowledge().polled(&view, &poll);
 
     let held: Vec<usize> = (0..LANES).filter(|&lane| poll.locked[lane]).collect();
     if held.is_empty() {
         session.commit().await?;
         // Another lane comes first next time, in case a stuck relay holds this one.
         session.turn = (session.turn + 1) % LANES;
-        if session.scan.wants_mark() {
-            session.refresh_mark(statements).await?;
+        let stale = shared.knowledge().stale();
+        if let Some(view) = stale {
+            let xid = Session::take_xid(&mut session.connection, statements).await?;
+            view.check_xid(xid)?;
+            shared.knowledge().fresh_xid(&view, xid);
+        }
+        if session.reach < LANES {
+            session.reach = LANES;
+            shared.put_back(session);
+            return Ok(Look::Again);
         }
         let due_in = poll
             .due
@@ -129,16 +156,20 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             due_in,
         });
     }
-    session.turn = (held[held.len() - 1] + 1) % LANES;
+    // Those that come after what was locked are next. Lanes are numbered from the turn on, so the last
+    // one is the one that is furthest from it.
+    let last = held
+        .iter()
+        .map(|&lane| (lane + LANES - session.turn) % LANES)
+        .max();
+    session.turn = (session.turn + last.unwrap_or(0) + 1) % LANES;
 
     let reading = Instant::now();
-    let swept = held
-        .iter()
-        .copied()
-        .find(|&lane| session.scan.sweeping(lane));
+    let swept = held.iter().copied().find(|&lane| view.sweeping(lane));
     let mut claim = PostgresClaim {
         shared: Arc::clone(shared),
         session,
+        view,
         messages: Vec::new(),
         places: Vec::new(),
         followers: Vec::new(),
@@ -149,12 +180,17 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     claim.read_due(&held, &poll.due, poll.now, limits).await?;
     claim.read_hot(&held, limits).await?;
     if let Some(lane) = swept {
-        shared.sweep.done(lane, reading.elapsed());
+        shared.knowledge().swept(lane, reading.elapsed());
     }
 
     // More lanes had work than were locked, and those that were locked gave little: the next claim of
     // this session takes more at once, which saves transactions.
     let full = claim.messages.len() * 2 >= limits.messages;
+    claim.session.reach = if full && held.len() >= width {
+        width * REACH
+    } else {
+        LANES
+    };
     claim.session.width = match (full, poll.wanted as usize > held.len()) {
         (true, _) => shared.options.lanes_per_claim,
         (false, true) => (claim.session.width * 2).min(LANES),
@@ -196,10 +232,7 @@ impl PostgresClaim {
             0 => return Ok(()),
             half => half,
         };
-        let floors: Vec<i64> = lanes
-            .iter()
-            .map(|&l| self.session.scan.due_floor_of(l))
-            .collect();
+        let floors: Vec<i64> = lanes.iter().map(|&l| self.view.due_floor_of(l)).collect();
         let numbers: Vec<i16> = lanes.iter().map(|&lane| lane as i16).collect();
         let rows = self
             .shared
@@ -215,7 +248,9 @@ impl PostgresClaim {
         for row in rows.iter().rev() {
             // Earliest last: nothing of the lane is due before the earliest that was read.
             let (lane, due_at): (i16, i64) = (row.try_get(0)?, row.try_get(3)?);
-            self.session.scan.due_read(lane as usize, due_at - 1);
+            self.shared
+                .knowledge()
+                .due_read(&self.view, lane as usize, due_at - 1);
         }
         for row in &rows {
             let lane: i16 = row.try_get(0)?;
@@ -237,7 +272,7 @@ impl PostgresClaim {
                 lane,
                 key_hash,
                 position,
-                due: true,
+                hot: None,
             };
             let (parked, failures): (i32, i32) = match tried {
                 Some(tried) if tried.position == position => (tried.parked, tried.failures),
@@ -265,20 +300,22 @@ impl PostgresClaim {
         if room == 0 || (bytes == 0 && !self.messages.is_empty()) {
             return Ok(());
         }
-        let scan = &self.session.scan;
+        let view = &self.view;
         let a_lane = room.div_ceil(held.len()).max(1);
+        let bases = view.bases(held.iter().copied());
         let numbers: Vec<i16> = held.iter().map(|&lane| lane as i16).collect();
-        let cleared: Vec<i64> = held.iter().map(|&lane| scan.cleared_of(lane)).collect();
-        let floors: Vec<i64> = held.iter().map(|&lane| scan.floor_of(lane)).collect();
+        let cleared: Vec<i64> = held.iter().map(|&lane| view.cleared_of(lane)).collect();
+        let floors: Vec<i64> = held.iter().map(|&lane| view.floor_of(lane)).collect();
         let rows = self
             .shared
             .statements
             .read
             .query()
-            .bind(scan.base())
-            .bind(scan.mark_positions())
-            .bind(scan.mark_xids())
+            .bind(bases.snapshots)
+            .bind(view.mark_positions())
+            .bind(view.mark_xids())
             .bind(numbers)
+            .bind(bases.of)
             .bind(cleared)
             .bind(floors)
             .bind(to_i32(a_lane))
@@ -308,11 +345,11 @@ impl PostgresClaim {
                 lane,
                 key_hash,
                 position,
-                due: false,
+                hot: Some(Tid::from_sent(row.try_get(6)?)?),
             };
             match head {
                 Some(head) => self.followers.push(Follower { place, head }),
-                None => self.take(row, 6, place, 0, 0),
+                None => self.take(row, 7, place, 0, 0),
             }
         }
 
@@ -364,9 +401,11 @@ impl Claim for PostgresClaim {
             );
             return Err(StoreError::new("settle", reason));
         }
-        self.settle_in_place(outcomes)
-            .await
-            .map_err(|error| StoreError::new("settle", error))
+        let shared = Arc::clone(&self.shared);
+        self.settle_in_place(outcomes).await.map_err(|error| {
+            shared.forget();
+            StoreError::new("settle", error)
+        })
     }
 }
 

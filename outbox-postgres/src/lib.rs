@@ -17,6 +17,7 @@ mod admin;
 mod claim;
 mod enqueue;
 mod grants;
+mod knowledge;
 mod migrate;
 mod outbox;
 mod scan;
@@ -26,6 +27,7 @@ mod settle;
 mod statements;
 mod store;
 mod sweep;
+mod tid;
 mod wake;
 
 pub use admin::{Counts, DeadMessage};

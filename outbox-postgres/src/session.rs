@@ -1,7 +1,7 @@
-//! A connection that claims, and what it knows of the lanes.
+//! A connection that claims. What is known of the lanes is the store's, see `scan.rs`.
 //!
-//! A session belongs to one claim at a time. It is thrown away, connection and knowledge, whenever a
-//! claim ends other than by a settle that succeeded: closing the connection is what releases the lanes,
+//! A session belongs to one claim at a time. It is thrown away whenever a claim ends other than by a
+//! settle that succeeded: closing the connection is what releases the lanes,
 //! so release and death are one path.
 
 use std::time::Instant;
@@ -10,16 +10,17 @@ use outbox_core::ClaimLimits;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
-use crate::scan::{LANES, Poll, Scan};
+use crate::scan::{LANES, Poll, Start, View};
 use crate::statements::Statements;
 
 pub(crate) struct Session {
     pub(crate) connection: PgConnection,
-    pub(crate) scan: Scan,
     /// How many lanes the next claim may lock.
     pub(crate) width: usize,
     /// Where the next claim starts to look for lanes, so that all have their turn.
     pub(crate) turn: usize,
+    /// How many lanes from there on it looks at.
+    pub(crate) reach: usize,
     /// Whether a claim of one message takes a due one, where there is a choice.
     pub(crate) due_first: bool,
     /// When the floor of each lane was last written.
@@ -43,12 +44,12 @@ pub(crate) enum SessionError {
 }
 
 impl Session {
-    /// Connects, and takes the first mark and the first base: three statements.
+    /// Connects, and takes a mark and a base: three statements.
     pub(crate) async fn open(
         options: &PgConnectOptions,
         statements: &Statements,
         width: usize,
-    ) -> Result<Self, SessionError> {
+    ) -> Result<(Self, Start), SessionError> {
         let mut connection = options.connect().await?;
         let start = statements
             .session_start
@@ -69,16 +70,23 @@ impl Session {
             .query()
             .fetch_one(&mut connection)
             .await?;
-        Ok(Self {
-            scan: Scan::new(q, xid, snapshot.try_get(0)?, epoch),
+        let start = Start {
+            q,
+            epoch,
+            xid,
+            base: snapshot.try_get(0)?,
+        };
+        let session = Self {
             connection,
             width,
             turn: fastrand::usize(..LANES),
+            reach: LANES,
             due_first: false,
             floor_written: [None; LANES],
             flusher: None,
             server_version: server_version.unsigned_abs(),
-        })
+        };
+        Ok((session, start))
     }
 
     pub(crate) async fn begin(
@@ -99,60 +107,53 @@ impl Session {
         Ok(())
     }
 
-    /// Looks at all lanes and locks up to `width` of those that have work.
+    /// Looks at the lanes within reach and locks up to `width` of those that have work.
     pub(crate) async fn poll(
         &mut self,
         statements: &Statements,
+        view: &View,
         width: usize,
-    ) -> Result<Poll, SessionError> {
+    ) -> Result<Poll, sqlx::Error> {
+        // A lane out of reach is not looked at, whatever its base.
+        let near = |lane| (lane + LANES - self.turn) % LANES < self.reach;
+        let bases = view.bases((0..LANES).map(|lane| if near(lane) { lane } else { self.turn }));
         let row = statements
             .poll
             .query()
-            .bind(self.scan.base())
-            .bind(self.scan.mark_positions())
-            .bind(self.scan.mark_xids())
-            .bind(self.scan.cleared())
-            .bind(self.scan.looks())
-            .bind(self.scan.due_floors())
+            .bind(bases.snapshots)
+            .bind(view.mark_positions())
+            .bind(view.mark_xids())
+            .bind(bases.of)
+            .bind(view.cleared())
+            .bind(view.looks())
+            .bind(view.due_floors())
             .bind(crate::scan::PROBE_DEPTH)
             .bind(width as i32)
             .bind(self.turn as i32)
+            .bind(self.reach as i32)
             .fetch_one(&mut self.connection)
             .await?;
         let poll = Poll {
             floors: row.try_get(0)?,
-            probed: row.try_get(1)?,
-            heads: row.try_get(2)?,
-            due: row.try_get(3)?,
-            locked: row.try_get(4)?,
-            wanted: row.try_get(5)?,
-            now: row.try_get(6)?,
-            g: row.try_get(7)?,
+            near: row.try_get(1)?,
+            probed: row.try_get(2)?,
+            heads: row.try_get(3)?,
+            due: row.try_get(4)?,
+            locked: row.try_get(5)?,
+            wanted: row.try_get(6)?,
+            now: row.try_get(7)?,
             q: row.try_get(8)?,
             snapshot: row.try_get(9)?,
             epoch: row.try_get(10)?,
+            xid: row.try_get(11)?,
         };
         if poll.floors.len() != LANES {
             return Err(sqlx::Error::Protocol(format!(
                 "the lane table has {} rows where {LANES} belong",
                 poll.floors.len()
-            ))
-            .into());
-        }
-        self.scan.polled(&poll)?;
-        if let Some(xid) = row.try_get(11)? {
-            self.scan.own_xid(xid)?;
+            )));
         }
         Ok(poll)
-    }
-
-    /// Takes an own transaction id alone, for a mark that keeps an idle session's polls short.
-    pub(crate) async fn refresh_mark(
-        &mut self,
-        statements: &Statements,
-    ) -> Result<(), SessionError> {
-        let xid = Self::take_xid(&mut self.connection, statements).await?;
-        Ok(self.scan.fresh_xid(xid)?)
     }
 
     /// Waits until the server's disk holds everything that is visible now.
@@ -167,7 +168,8 @@ impl Session {
         Ok(())
     }
 
-    async fn take_xid(
+    /// Takes an own transaction id, in a transaction of its own.
+    pub(crate) async fn take_xid(
         connection: &mut PgConnection,
         statements: &Statements,
     ) -> Result<i64, sqlx::Error> {

@@ -55,9 +55,7 @@ impl PostgresClaim {
         }
         self.session.commit().await?;
 
-        for &(lane, up_to) in &cleared {
-            self.session.scan.read(lane, up_to);
-        }
+        self.shared.knowledge().settled(&self.view, &cleared);
         for (lane, _) in floors {
             self.session.floor_written[lane as usize] = Some(Instant::now());
         }
@@ -66,14 +64,17 @@ impl PostgresClaim {
     }
 
     async fn remove_delivered(&mut self, plan: &Plan) -> Result<(), SessionError> {
-        let (due, hot): (Vec<Place>, Vec<Place>) =
-            plan.delivered.iter().copied().partition(|place| place.due);
+        let (due, hot): (Vec<Place>, Vec<Place>) = plan
+            .delivered
+            .iter()
+            .copied()
+            .partition(|place| place.is_due());
         let statements = &self.shared.statements;
         if !hot.is_empty() {
             let done = statements
                 .settle_delivered
                 .query()
-                .bind(column(&hot, |place| place.lane))
+                .bind(column(&hot, |place| place.hot.map(|tid| tid.to_string())))
                 .bind(column(&hot, |place| place.position))
                 .execute(&mut self.session.connection)
                 .await?;
@@ -111,7 +112,7 @@ impl PostgresClaim {
 
     async fn record_dead(&mut self, plan: &Plan) -> Result<(), SessionError> {
         let (due, hot): (Vec<&Dead>, Vec<&Dead>) =
-            plan.dead.iter().partition(|dead| dead.place.due);
+            plan.dead.iter().partition(|dead| dead.place.is_due());
         let statements = &self.shared.statements;
         for (dead, is_due) in [(hot, false), (due, true)] {
             if dead.is_empty() {
@@ -225,8 +226,8 @@ impl PostgresClaim {
             .filter(|(lane, _)| {
                 session.floor_written[*lane].is_none_or(|written| written.elapsed() >= FLOOR_EVERY)
             })
-            .map(|&(lane, up_to)| (lane, session.scan.safe_floor(up_to)))
-            .filter(|&(lane, floor)| floor - session.scan.floor_of(lane) >= FLOOR_DISTANCE)
+            .map(|&(lane, up_to)| (lane, self.view.safe_floor(up_to)))
+            .filter(|&(lane, floor)| floor - self.view.floor_of(lane) >= FLOOR_DISTANCE)
             .map(|(lane, floor)| (lane as i16, floor))
             .collect()
     }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::Outbox;
 use crate::claim::{self, Look};
+use crate::knowledge::Knowledge;
 use crate::scan::LANES;
 use crate::schema::Schema;
 use crate::session::{Session, SessionError};
 use crate::statements::Statements;
-use crate::sweep::Sweep;
 use crate::wake::{Seen, Wake};
 
 /// A store stays awake for so many short polls, 1 ms and then twice as long each time, before it
@@ -69,7 +69,7 @@ pub struct InvalidLanes {
 pub(crate) struct Shared {
     pub(crate) statements: Statements,
     pub(crate) options: Options,
-    pub(crate) sweep: Sweep,
+    knowledge: Mutex<Knowledge>,
     schema: Schema,
     pub(crate) connect: PgConnectOptions,
     sessions: Mutex<Vec<(Session, Instant)>>,
@@ -112,7 +112,7 @@ impl PostgresStore {
         let shared = Shared {
             statements: Statements::new(&schema, options.pooled, options.asynchronous_settle),
             options,
-            sweep: Sweep::new(),
+            knowledge: Mutex::new(Knowledge::new()),
             schema,
             connect,
             sessions: Mutex::default(),
@@ -178,17 +178,25 @@ impl Shared {
     /// A session of the stock, the one used last, or a new one.
     pub(crate) async fn session(&self) -> Result<Session, SessionError> {
         let idle = self.stock().pop();
-        match idle {
-            Some((session, _)) => Ok(session),
-            None => {
-                Session::open(
-                    &self.connect,
-                    &self.statements,
-                    self.options.lanes_per_claim,
-                )
-                .await
-            }
+        if let Some((session, _)) = idle {
+            return Ok(session);
         }
+        let width = self.options.lanes_per_claim;
+        let (session, start) = Session::open(&self.connect, &self.statements, width).await?;
+        self.knowledge().begin(start);
+        Ok(session)
+    }
+
+    pub(crate) fn knowledge(&self) -> MutexGuard<'_, Knowledge> {
+        self.knowledge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session has failed. What ended it has likely ended the others.
+    pub(crate) fn forget(&self) {
+        self.knowledge().forget();
+        self.stock().clear();
     }
 
     pub(crate) fn put_back(&self, session: Session) {
@@ -197,7 +205,7 @@ impl Shared {
         stock.push((session, Instant::now()));
     }
 
-    fn stock(&self) -> std::sync::MutexGuard<'_, Vec<(Session, Instant)>> {
+    fn stock(&self) -> MutexGuard<'_, Vec<(Session, Instant)>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -248,8 +256,7 @@ impl Store for PostgresStore {
                 Ok(Look::Again) => return Ok(None),
                 Ok(Look::Nothing { contended, due_in }) => (contended, due_in),
                 Err(error) => {
-                    // What ended one session has likely ended the others.
-                    shared.stock().clear();
+                    shared.forget();
                     return Err(StoreError::new("claim", error));
                 }
             };

@@ -2,57 +2,53 @@
 //! or with a position that was made by hand. One lane at a time and at most a twentieth of the time,
 //! after a start and then every hour.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::scan::{LANES, Scan};
+use crate::scan::LANES;
 
 const EVERY: Duration = Duration::from_secs(3600);
 /// A sweep that took a second is followed by so many seconds without one.
 const REST: u32 = 20;
 
-/// Which lane is swept next, shared by the sessions of a store.
-pub(crate) struct Sweep(Mutex<Turn>);
-
-struct Turn {
+/// Which lane is swept next.
+pub(crate) struct Sweep {
     lane: usize,
     at: Instant,
-    /// A session has the lane; it may be lost with its session.
+    /// The lane is marked; that may be forgotten with all that is known of the lanes.
     assigned: Option<Instant>,
 }
 
-/// A lane that was assigned and not swept in this time goes to another session.
+/// A lane that was assigned and not swept in this time is marked again.
 const LOST: Duration = Duration::from_secs(60);
 
 impl Sweep {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Turn {
+        Self {
             lane: 0,
             at: Instant::now(),
             assigned: None,
-        }))
-    }
-
-    /// Has a session sweep the lane whose time has come.
-    pub(crate) fn assign(&self, scan: &mut Scan) {
-        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = turn.assigned.is_none_or(|since| since.elapsed() > LOST);
-        if Instant::now() >= turn.at && free {
-            turn.assigned = Some(Instant::now());
-            scan.sweep(turn.lane);
         }
     }
 
-    /// A session has swept a lane, which took so long.
-    pub(crate) fn done(&self, lane: usize, took: Duration) {
-        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lane != turn.lane {
+    /// The lane to sweep, when its time has come.
+    pub(crate) fn assign(&mut self) -> Option<usize> {
+        let free = self.assigned.is_none_or(|since| since.elapsed() > LOST);
+        if Instant::now() < self.at || !free {
+            return None;
+        }
+        self.assigned = Some(Instant::now());
+        Some(self.lane)
+    }
+
+    /// A lane was swept, which took so long.
+    pub(crate) fn done(&mut self, lane: usize, took: Duration) {
+        if lane != self.lane {
             return;
         }
-        turn.assigned = None;
-        turn.lane = (lane + 1) % LANES;
-        let rest = if turn.lane == 0 { EVERY } else { took * REST };
-        turn.at = Instant::now() + rest;
+        self.assigned = None;
+        self.lane = (lane + 1) % LANES;
+        let rest = if self.lane == 0 { EVERY } else { took * REST };
+        self.at = Instant::now() + rest;
     }
 }
 
@@ -62,19 +58,13 @@ mod tests {
 
     #[test]
     fn lanes_are_swept_in_turn_and_rest_after_the_last() {
-        let sweep = Sweep::new();
+        let mut sweep = Sweep::new();
         for lane in 0..LANES {
-            let mut scan = Scan::new(0, 1, "2:2:".into(), String::new());
-            sweep.assign(&mut scan);
-            assert!(scan.sweeping(lane));
-            // Another session does not sweep the same lane at the same time.
-            let mut other = Scan::new(0, 1, "2:2:".into(), String::new());
-            sweep.assign(&mut other);
-            assert!(!other.sweeping(lane));
+            assert_eq!(sweep.assign(), Some(lane));
+            // Not twice at the same time.
+            assert_eq!(sweep.assign(), None);
             sweep.done(lane, Duration::ZERO);
         }
-        let mut scan = Scan::new(0, 1, "2:2:".into(), String::new());
-        sweep.assign(&mut scan);
-        assert!((0..LANES).all(|lane| !scan.sweeping(lane)));
+        assert_eq!(sweep.assign(), None);
     }
 }

@@ -6,7 +6,7 @@
 
 mod support;
 
-use outbox_core::Store;
+use outbox_core::{Outcome, Store};
 use sqlx::Connection;
 use support::store::{
     Db, contents, deliver, deliver_some, limits, message, of_key, on_both_servers,
@@ -24,6 +24,15 @@ async fn lane_mate(db: &Db, key: &str) -> String {
         db.number(&format!("SELECT i::bigint FROM ({sql}) AS found(i)"))
             .await
     )
+}
+
+/// A key of another lane than that of `key`.
+async fn key_of_another_lane(db: &Db, key: &str) -> String {
+    let sql = format!(
+        "SELECT i::bigint FROM generate_series(1, 100) AS i \
+         WHERE hashtextextended('away' || i, 0) & 63 <> hashtextextended('{key}', 0) & 63 LIMIT 1"
+    );
+    format!("away{}", db.number(&sql).await)
 }
 
 on_both_servers! {
@@ -53,6 +62,37 @@ on_both_servers! {
         late.commit().await.unwrap();
         db.enqueue("key", "second").await;
         assert_eq!(of_key(&deliver(&store, 2).await, "key"), ["first", "second"]);
+    }
+
+    /// Workers share what they know of a lane. What one has settled is cleared for the snapshot of its
+    /// own claim, not for the one that another took meanwhile.
+    async fn a_late_commit_that_another_worker_saw_first_is_found(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        let mate = lane_mate(&db, "key").await;
+        // Two sessions: opening another one later would have everything forgotten.
+        let away = key_of_another_lane(&db, "key").await;
+        db.enqueue(&mate, "warm").await;
+        let first = store.claim(&limits(1)).await.unwrap().unwrap();
+        db.enqueue(&away, "warm").await;
+        let second = store.claim(&limits(1)).await.unwrap().unwrap();
+        for claim in [first, second] {
+            claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        }
+
+        let mut late = db.pool.begin().await.unwrap();
+        db.outbox.enqueue(&mut late, &message("key", "late")).await.unwrap();
+        // Learns how far the sequence is, so that the next claim makes a mark above the late position.
+        assert!(store.claim(&limits(10)).await.unwrap().is_none());
+        db.enqueue(&mate, "early").await;
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        assert_eq!(claim.messages().len(), 1);
+        late.commit().await.unwrap();
+        // The lane is held, so this one only looks.
+        assert!(store.claim(&limits(10)).await.unwrap().is_none());
+        claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        // At once: a sweep would find it in the end.
+        let next = deliver_some(&store, &limits(10)).await;
+        assert_eq!(of_key(&next, "key"), ["late"]);
     }
 
     async fn several_open_transactions_are_found_as_each_ends(db: Db) {

@@ -78,7 +78,7 @@ impl Plan {
                 }
                 Outcome::Dead { error, halt } => plan.give_up(claimed, *place, error, halt),
                 Outcome::Behind => behind.push(*place),
-                Outcome::Released if place.due => {
+                Outcome::Released if place.is_due() => {
                     untouched.insert(place.key_hash);
                 }
                 Outcome::Released => plan.kept.push(*place),
@@ -97,7 +97,7 @@ impl Plan {
         // Behind a head that this claim parked or halted; else there is nothing to wait behind. What is
         // due lies in `parked` already.
         for place in behind {
-            match (place.due, plan.block.get_mut(&place.key_hash)) {
+            match (place.is_due(), plan.block.get_mut(&place.key_hash)) {
                 (true, _) => {}
                 (false, Some(block)) => {
                     block.head = block.head.min(place.position);
@@ -148,7 +148,7 @@ impl Plan {
         counted: bool,
         error: PublishError,
     ) {
-        if !place.due {
+        if !place.is_due() {
             self.park.push(place);
         }
         let block = Block {
@@ -288,7 +288,7 @@ mod tests {
                 lane: (KEY & 63) as i16,
                 key_hash: KEY,
                 position,
-                due: true,
+                hot: None,
             })
             .collect();
         let outcomes = outcomes
