@@ -93,9 +93,29 @@ impl Server {
         }
     }
 
-    /// Takes its time away until it is thawed: it keeps its connections and says nothing.
+    /// Takes its time away until it is thawed: it keeps its connections and says nothing. A signal is
+    /// delivered to one thread after the other, so the server may still answer for a moment.
     pub(crate) fn freeze(&self) {
         self.signal("-STOP");
+        let deadline = Instant::now() + PATIENCE;
+        while !self.is_frozen() {
+            assert!(Instant::now() < deadline, "the server does not stop");
+            // wait: every thread has stopped
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether every thread has stopped. The state follows the name, which is in brackets.
+    fn is_frozen(&self) -> bool {
+        let process = self.process.as_ref().expect("a running server");
+        let threads = format!("/proc/{}/task", process.id());
+        fs::read_dir(threads).expect("its threads").all(|thread| {
+            let stat = thread.expect("a thread").path().join("stat");
+            let stat = fs::read_to_string(stat).expect("its state");
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|state| state.starts_with('T'))
+        })
     }
 
     pub(crate) fn thaw(&self) {
