@@ -102,13 +102,10 @@ async fn work(mut connection: PgConnection, schema: String, batch: usize) -> Res
 
 fn decode(row: &PgRow) -> Result<Message> {
     let payload: Option<Vec<u8>> = row.try_get(4)?;
-    let mut headers = Headers::default();
-    if let Some(json) = row.try_get::<Option<String>, _>(5)? {
-        let object: std::collections::BTreeMap<String, String> = serde_json::from_str(&json)?;
-        for (name, value) in object {
-            headers.insert(name, value)?;
-        }
-    }
+    let headers = match row.try_get::<Option<String>, _>(5)? {
+        Some(json) => Headers::from_json(&json)?,
+        None => Headers::default(),
+    };
     Ok(Message::from_parts(
         row.try_get::<Uuid, _>(1)?,
         row.try_get(2)?,

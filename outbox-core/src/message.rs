@@ -292,6 +292,38 @@ impl Headers {
             .map(|(name, value)| name.len() + value.len())
             .sum()
     }
+
+    /// The text of a JSON object, as stores keep it; `None` where there are no headers.
+    pub fn to_json(&self) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        let object: serde_json::Map<String, serde_json::Value> = self
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        Some(serde_json::Value::Object(object).to_string())
+    }
+
+    /// From the text of a JSON object whose values are text.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage`]: the text is not such an object, or a message cannot have such headers.
+    pub fn from_json(json: &str) -> Result<Self, InvalidMessage> {
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json)
+            .map_err(|error| InvalidMessage::HeadersJson {
+                reason: error.to_string(),
+            })?;
+        let mut headers = Self::default();
+        for (name, value) in object {
+            let serde_json::Value::String(value) = value else {
+                return Err(InvalidMessage::HeaderNotText { name });
+            };
+            headers.insert(name, value)?;
+        }
+        Ok(headers)
+    }
 }
 
 impl<'a> IntoIterator for &'a Headers {
@@ -360,6 +392,18 @@ pub enum InvalidMessage {
         /// The header's name.
         name: String,
     },
+    /// The headers cannot be read as a JSON object.
+    #[error("headers: {reason}")]
+    HeadersJson {
+        /// What serde says.
+        reason: String,
+    },
+    /// A header's value in JSON is not a string.
+    #[error("header {name:?} is not text")]
+    HeaderNotText {
+        /// The header's name.
+        name: String,
+    },
     /// The payload cannot be written as JSON.
     #[error("payload is not JSON: {reason}")]
     Json {
@@ -396,4 +440,28 @@ fn check_count(field: &'static str, count: usize, limit: usize) -> Result<(), In
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_in_json_are_the_same_headers() {
+        let mut headers = Headers::default();
+        assert_eq!(headers.to_json(), None);
+        headers.insert("trace", "a\"b").unwrap();
+        headers.insert("größe", "").unwrap();
+        let json = headers.to_json().unwrap();
+        assert_eq!(json, r#"{"größe":"","trace":"a\"b"}"#);
+        assert_eq!(Headers::from_json(&json), Ok(headers));
+    }
+
+    #[test]
+    fn json_that_is_no_headers_is_refused_with_the_reason() {
+        let refused = |json| Headers::from_json(json).unwrap_err().to_string();
+        assert!(refused("[1]").starts_with("headers: invalid type"));
+        assert_eq!(refused(r#"{"n": 7}"#), "header \"n\" is not text");
+        assert!(refused(r#"{"outbox-id": "x"}"#).contains("reserved"));
+    }
 }

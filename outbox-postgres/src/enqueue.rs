@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use outbox_core::{Headers, Message, Uuid};
+use outbox_core::{Message, Uuid};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::Outbox;
@@ -51,7 +51,7 @@ impl Outbox {
             .bind(message.topic())
             .bind(message.key())
             .bind(message.payload().map(|payload| payload.as_ref()))
-            .bind(headers_json(message.headers()))
+            .bind(message.headers().to_json())
             .persistent(self.prepared)
             .execute(conn)
             .await?;
@@ -121,7 +121,7 @@ impl Outbox {
             .collect();
         let headers: Vec<Option<String>> = messages
             .iter()
-            .map(|message| headers_json(message.headers()))
+            .map(|message| message.headers().to_json())
             .collect();
         sqlx::query(self.sql(include_str!("../sql/enqueue_all.sql")))
             .bind(ids)
@@ -174,16 +174,4 @@ async fn in_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// The headers as the text of a JSON object; `None` where there are none.
-fn headers_json(headers: &Headers) -> Option<String> {
-    if headers.is_empty() {
-        return None;
-    }
-    let object: serde_json::Map<String, serde_json::Value> = headers
-        .iter()
-        .map(|(name, value)| (name.to_owned(), value.into()))
-        .collect();
-    Some(serde_json::Value::Object(object).to_string())
 }

@@ -332,26 +332,12 @@ fn decode(row: &SqliteRow) -> Result<Message, String> {
     };
     let (id, topic, key, headers, payload) = parts().map_err(|error| error.to_string())?;
     let headers = match headers {
-        Some(headers) => decode_headers(&headers)?,
-        None => Headers::default(),
+        Some(headers) => Headers::from_json(&headers),
+        None => Ok(Headers::default()),
     };
-    Message::from_parts(id, topic, key, payload.map(Bytes::from), headers)
+    headers
+        .and_then(|headers| Message::from_parts(id, topic, key, payload.map(Bytes::from), headers))
         .map_err(|error| error.to_string())
-}
-
-fn decode_headers(json: &str) -> Result<Headers, String> {
-    let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(json).map_err(|error| format!("headers: {error}"))?;
-    let mut headers = Headers::default();
-    for (name, value) in object {
-        let serde_json::Value::String(value) = value else {
-            return Err(format!("header {name:?} is not text"));
-        };
-        headers
-            .insert(name, value)
-            .map_err(|error| error.to_string())?;
-    }
-    Ok(headers)
 }
 
 fn to_i64(count: usize) -> i64 {

@@ -3,7 +3,7 @@
 //! An `INSERT` and nothing else: it does not wait for a relay and does not know of one. A relay that
 //! sleeps in this process is told that a commit may come soon; see `store.rs`.
 
-use outbox_core::{Headers, Message};
+use outbox_core::Message;
 use sqlx::{Connection as _, SqliteConnection};
 
 use crate::{Outbox, line, wake};
@@ -41,7 +41,7 @@ impl Outbox {
             .bind(message.id())
             .bind(message.topic())
             .bind(message.key())
-            .bind(headers_json(message.headers()))
+            .bind(message.headers().to_json())
             .bind(message.payload().map(|payload| payload.as_ref()))
             .execute(conn)
             .await?;
@@ -91,16 +91,4 @@ impl Outbox {
         }
         Ok(())
     }
-}
-
-/// The headers as the text of a JSON object; `None` where there are none.
-fn headers_json(headers: &Headers) -> Option<String> {
-    if headers.is_empty() {
-        return None;
-    }
-    let object: serde_json::Map<String, serde_json::Value> = headers
-        .iter()
-        .map(|(name, value)| (name.to_owned(), value.into()))
-        .collect();
-    Some(serde_json::Value::Object(object).to_string())
 }
