@@ -156,13 +156,10 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             due_in,
         });
     }
-    // Those that come after what was locked are next. Lanes are numbered from the turn on, so the last
-    // one is the one that is furthest from it.
-    let last = held
-        .iter()
-        .map(|&lane| (lane + LANES - session.turn) % LANES)
-        .max();
-    session.turn = (session.turn + last.unwrap_or(0) + 1) % LANES;
+    // Those that come after what was locked are next.
+    if let Some(last) = held.iter().max_by_key(|&&lane| session.distance(lane)) {
+        session.turn = (last + 1) % LANES;
+    }
 
     let reading = Instant::now();
     let swept = held.iter().copied().find(|&lane| view.sweeping(lane));

@@ -89,6 +89,11 @@ impl Session {
         Ok((session, start))
     }
 
+    /// How many lanes have their turn before this one.
+    pub(crate) fn distance(&self, lane: usize) -> usize {
+        (lane + LANES - self.turn) % LANES
+    }
+
     pub(crate) async fn begin(
         &mut self,
         statements: &Statements,
@@ -115,7 +120,7 @@ impl Session {
         width: usize,
     ) -> Result<Poll, sqlx::Error> {
         // A lane out of reach is not looked at, whatever its base.
-        let near = |lane| (lane + LANES - self.turn) % LANES < self.reach;
+        let near = |lane| self.distance(lane) < self.reach;
         let bases = view.bases((0..LANES).map(|lane| if near(lane) { lane } else { self.turn }));
         let row = statements
             .poll

@@ -48,6 +48,46 @@ on_both_servers! {
         }
     }
 
+    /// A claim finds its rows again by where they lie. What somebody deletes by hand meanwhile may leave
+    /// its place to another message, which nobody has delivered.
+    async fn a_message_in_the_place_of_one_that_was_deleted_by_hand_stays(db: Db) {
+        // A database of its own: elsewhere an older transaction may hold vacuum back.
+        let database = format!("{}_deleted", db.schema);
+        db.sql(&format!("CREATE DATABASE {database}")).await;
+        let elsewhere = (*db.pool.connect_options()).clone().database(&database);
+        let alone = Db { pool: PgPool::connect_with(elsewhere).await.unwrap(), ..db.clone() };
+        alone.outbox.migrate(&alone.pool).await.unwrap();
+        let store = alone.outbox.store(&alone.pool);
+        alone.enqueue("key", "first").await;
+        let place = "SELECT (ctid::text::point)[1]::bigint FROM {schema}.message";
+        let first = alone.number(place).await;
+
+        // Begins before the claim, so that the claim does not keep what it deletes from vacuum.
+        let mut by_hand = alone.connection().await;
+        alone.sql_on(&mut by_hand, "BEGIN; DELETE FROM {schema}.message").await;
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        alone.sql_on(&mut by_hand, "COMMIT").await;
+        alone.sql("VACUUM {schema}.message").await;
+        alone.enqueue("key", "second").await;
+        assert_eq!(alone.number(place).await, first, "the place was not taken");
+
+        claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        assert_eq!(of_key(&deliver(&store, 1).await, "key"), ["second"]);
+        drop((store, by_hand));
+        alone.pool.close().await;
+        db.sql(&format!("DROP DATABASE {database} WITH (FORCE)")).await;
+    }
+
+    /// After a full claim the next one looks at a few lanes only; where those have nothing it looks at all.
+    async fn a_message_in_a_lane_out_of_reach_is_claimed_at_once(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for number in 0..40 {
+            db.enqueue(&format!("k{number}"), "x").await;
+            // Full, with the one lane that it may lock.
+            assert_eq!(deliver_some(&store, &limits(1)).await.len(), 1, "message {number}");
+        }
+    }
+
     /// Debezium makes such a publication by default.
     async fn a_publication_for_all_tables_stops_no_settle(db: Db) {
         // A database of its own: a publication speaks for all tables of its database.
