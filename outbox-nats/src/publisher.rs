@@ -504,6 +504,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use outbox_core::RelayBuilder;
+
     use super::*;
     use crate::ACK_TIMEOUT;
 
@@ -511,8 +513,7 @@ mod tests {
     /// wave may have no more than the second half of the publish timeout.
     #[test]
     fn an_outage_in_mid_batch_is_explained_before_it_looks_like_a_failure_of_messages() {
-        const RELAY_PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
         let explained = QUEUE_TIMEOUT * 2 + ACK_TIMEOUT + LOOK_EVERY + PROBE_TIMEOUT;
-        assert!(explained < RELAY_PUBLISH_TIMEOUT / 2);
+        assert!(explained < RelayBuilder::PUBLISH_TIMEOUT / 2);
     }
 }

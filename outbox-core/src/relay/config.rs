@@ -44,6 +44,10 @@ pub(super) struct Settings {
 }
 
 impl RelayBuilder {
+    /// The [publish timeout](Self::publish_timeout) unless it is set. An adapter explains an outage in less
+    /// than half of it.
+    pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
+
     pub(super) fn new(store: Arc<dyn Store>, publisher: Arc<dyn Publisher>) -> Self {
         Self {
             store,
@@ -56,7 +60,7 @@ impl RelayBuilder {
                 on_dead: OnDead::default(),
                 retry: Box::new(ExponentialBackoff::default()),
                 claim_wait: Duration::from_secs(10),
-                publish_timeout: Duration::from_secs(30),
+                publish_timeout: Self::PUBLISH_TIMEOUT,
                 settle_timeout: Duration::from_secs(10),
                 store_timeout: Duration::from_secs(10),
                 stop_grace: Duration::from_secs(5),
