@@ -4,7 +4,7 @@
 //! contract asks, and four things that the client leaves to its user:
 //!
 //! * The client attaches a returned message to whichever confirm it resolves next. So a confirm is
-//!   believed only when every confirm before it was looked at; [`Lane::drain`] has the argument.
+//!   believed only when every confirm before it was looked at; [`Passage::drain`] has the argument.
 //! * A channel exception ends every message of its channel and is about one. [`Call`] finds out which,
 //!   and sends the others again.
 //! * What is written after a channel was closed takes the whole connection down, and the client
@@ -97,7 +97,7 @@ impl AmqpPublisher {
     }
 
     /// A channel for one call, on the connection that there is or on a new one.
-    async fn lane(&self) -> Result<Lane<'_>, PublishError> {
+    async fn passage(&self) -> Result<Passage<'_>, PublishError> {
         let deadline = Instant::now() + self.config.connect_timeout;
         loop {
             let (link, is_new) = self.link(deadline).await?;
@@ -105,7 +105,7 @@ impl AmqpPublisher {
                 return Err(blocked(&reason));
             }
             match timeout_at(deadline, link.channel()).await {
-                Ok(Ok(channel)) => return Ok(Lane::new(&self.config, link, channel)),
+                Ok(Ok(channel)) => return Ok(Passage::new(&self.config, link, channel)),
                 Ok(Err(error)) if matches!(error.kind(), ErrorKind::ChannelsLimitReached) => {
                     return Err(unavailable(&describe(&error)));
                 }
@@ -208,35 +208,35 @@ struct Call<'a> {
 impl Call<'_> {
     async fn run(mut self) {
         while !self.open.is_empty() {
-            let mut lane = match self.publisher.lane().await {
-                Ok(lane) => lane,
+            let mut passage = match self.publisher.passage().await {
+                Ok(passage) => passage,
                 Err(error) => return self.give_up(&error),
             };
             let group = self.group.min(self.open.len());
-            let sending = lane.send(&self.open[..group]).await;
+            let sending = passage.send(&self.open[..group]).await;
             // What was sent and not answered comes first, then what was not sent.
-            let mut open = lane.unanswered();
+            let mut open = passage.unanswered();
             let sent = open.len();
-            open.extend_from_slice(&self.open[lane.taken..]);
+            open.extend_from_slice(&self.open[passage.taken..]);
             self.open = open;
 
             match sending {
                 Ok(()) => self.group = self.group.saturating_mul(2),
                 Err(Stop::Blocked(reason)) => return self.give_up(&blocked(&reason)),
                 Err(Stop::Silence) => {
-                    if let Err(error) = self.explain_silence(&lane.link, sent).await {
+                    if let Err(error) = self.explain_silence(&passage.link, sent).await {
                         return self.give_up(&error);
                     }
                 }
                 Err(Stop::Fault(Fault::Exception(exception))) if sent > 0 => {
-                    self.blame(&lane.link, &exception, sent);
+                    self.blame(&passage.link, &exception, sent);
                 }
                 Err(Stop::Fault(fault)) => {
                     let reason = match fault {
                         Fault::Exception(exception) => exception.error().reason().to_owned(),
                         Fault::Closed(reason) => reason,
                         Fault::Lost(reason) => {
-                            lane.link.lose();
+                            passage.link.lose();
                             reason
                         }
                     };
@@ -330,7 +330,7 @@ impl Call<'_> {
     }
 }
 
-/// Why a lane stopped before everything was answered.
+/// Why a passage stopped before everything was answered.
 enum Stop {
     Fault(Fault),
     /// Nothing was answered for the confirm timeout.
@@ -343,11 +343,11 @@ enum Stop {
 type Done = (usize, lapin::Result<Confirmation>);
 
 /// A channel and the messages that one call has sent over it.
-struct Lane<'a> {
+struct Passage<'a> {
     config: &'a Config,
     link: Arc<Link>,
     channel: Arc<Channel>,
-    /// How many of the messages of [`Lane::send`] are sent or answered.
+    /// How many of the messages of [`Passage::send`] are sent or answered.
     taken: usize,
     sent: Vec<Sent<'a>>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -367,7 +367,7 @@ struct Sent<'a> {
     is_answered: bool,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> Passage<'a> {
     fn new(config: &'a Config, link: Arc<Link>, channel: Arc<Channel>) -> Self {
         Self {
             config,
@@ -416,7 +416,8 @@ impl<'a> Lane<'a> {
         }
 
         let size = record.size();
-        let has_room = |lane: &Self| lane.is_quiet() || lane.bytes_in_flight + size <= WINDOW_BYTES;
+        let has_room =
+            |passage: &Self| passage.is_quiet() || passage.bytes_in_flight + size <= WINDOW_BYTES;
         if self.fault.is_some() || !has_room(self) {
             self.wait(has_room, self.config.confirm_timeout).await?;
         }
@@ -612,7 +613,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for Passage<'_> {
     fn drop(&mut self) {
         if self.fault.is_some() {
             return;
