@@ -4,11 +4,9 @@ use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use outbox::postgres::Outbox;
 use outbox::{OrderMode, Relay};
-use sqlx::PgPool;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -16,10 +14,8 @@ use crate::audit::{Audit, audit};
 use crate::broker::{Broker, Reader, address};
 use crate::ground::Ground;
 use crate::shop::Shop;
+use crate::work::{Left, summary, wait_until_all_left};
 use crate::{Error, Event, Progress, plan};
-
-/// When nothing leaves the outbox for so long, the audit is made with what there is.
-const LONGEST_STALL: Duration = Duration::from_secs(60);
 
 /// How long the broker has to give what is known to be there.
 const LONGEST_READ: Duration = Duration::from_secs(30);
@@ -96,7 +92,14 @@ async fn job(ground: &Ground<impl Broker>, orders: u64) -> Result<Audit, Error> 
     let (all_settled, complete) = oneshot::channel::<()>();
     let serve = shop.place_all(orders);
     let watch = async {
-        wait_until_all_left(&ground.outbox, &ground.pool, &progress).await?;
+        let look = async || {
+            let counts = ground.outbox.counts(&ground.pool).await?;
+            Ok(Left {
+                waiting: counts.waiting + counts.parked,
+                dead: counts.dead,
+            })
+        };
+        wait_until_all_left(&progress, look).await?;
         drop(all_left);
         Ok(())
     };
@@ -116,46 +119,10 @@ async fn job(ground: &Ground<impl Broker>, orders: u64) -> Result<Audit, Error> 
     let committed = shop.committed().await?;
     let audit = audit(&committed, &read);
     println!(
-        "{} messages of {} orders committed, {} read back, {} of them repeats; \
-         rolled back on purpose: {} transactions, {} savepoints",
-        committed.len(),
-        audit.committed,
-        read.len(),
-        audit.repeats,
-        progress.rolled_back.load(Relaxed),
-        progress.rolled_back_savepoints.load(Relaxed),
+        "{}",
+        summary(&progress, &audit, &committed, &read, "read back")
     );
     Ok(audit)
-}
-
-/// Looks at the outbox until everything was written and nothing waits in it any more.
-async fn wait_until_all_left(
-    outbox: &Outbox,
-    pool: &PgPool,
-    progress: &Progress,
-) -> Result<(), Error> {
-    let mut before = (0, 0);
-    let mut changed = Instant::now();
-    loop {
-        // Read first, so that what it says is committed is seen by the look at the outbox.
-        let written = progress.written.load(Relaxed);
-        let counts = outbox.counts(pool).await?;
-        let left = counts.waiting + counts.parked;
-        let delivered = written.saturating_sub(left + counts.dead);
-        progress.delivered.fetch_max(delivered, Relaxed);
-
-        if written == progress.total && left == 0 {
-            return Ok(());
-        }
-        if before != (written, left) {
-            (before, changed) = ((written, left), Instant::now());
-        } else if changed.elapsed() > LONGEST_STALL {
-            let seconds = LONGEST_STALL.as_secs();
-            eprintln!("{left} messages wait, and none left the outbox for {seconds} s: giving up");
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// Reads until `complete` ends, which says that nothing more will be written, and then up to the end of

@@ -2,13 +2,13 @@
 //! transaction, and knows neither the relay nor the broker.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use outbox::postgres::Outbox;
 use outbox::{Message, Uuid};
 use sqlx::{Acquire as _, PgConnection, PgPool, PgTransaction};
-use tokio::task::JoinSet;
 
+use crate::work::place_all;
 use crate::{Error, Event, Payload, Progress, plan};
 
 /// So many orders are placed at the same time.
@@ -45,24 +45,12 @@ impl Shop {
             .execute(&self.pool)
             .await?;
 
-        let next = Arc::new(AtomicU64::new(0));
-        let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
-        for _ in 0..TASKS {
-            let (shop, next) = (self.clone(), Arc::clone(&next));
-            tasks.spawn(async move {
-                loop {
-                    let order = next.fetch_add(1, Relaxed);
-                    if order >= orders {
-                        return Ok(());
-                    }
-                    shop.place(order).await?;
-                }
-            });
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended??;
-        }
-        Ok(())
+        let shop = self.clone();
+        place_all(0..orders, TASKS, move |order| {
+            let shop = shop.clone();
+            async move { shop.place(order).await }
+        })
+        .await
     }
 
     /// Places one order, perhaps at the second try.

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use clap::Parser;
 use orders::audit::{Audit, audit};
-use orders::{Error, Event, Progress};
+use orders::work::{LONGEST_STALL, Left, summary, wait_until_all_left};
+use orders::{Error, Event};
 use outbox::memory::MemoryPublisher;
 use outbox::sqlite::Outbox;
 use outbox::{Message, Relay};
@@ -31,9 +31,6 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use shop::Shop;
 
 static OUTBOX: Outbox = Outbox::new();
-
-/// When nothing leaves the outbox for so long, the audit is made with what there is.
-const LONGEST_STALL: Duration = Duration::from_secs(60);
 
 /// Writes orders to an SQLite file, delivers their messages within this process and audits both.
 #[derive(Parser)]
@@ -79,8 +76,15 @@ async fn run(args: Args) -> Result<Audit, Error> {
     let relay = Relay::builder(OUTBOX.store(&pool).await?, broker.clone()).build()?;
 
     // The relay runs until all orders are placed and their messages have left the outbox.
-    let work =
-        async { tokio::try_join!(shop.place_all(), wait_until_all_left(&pool, &shop.progress)) };
+    let look = async || {
+        let counts = OUTBOX.counts(&pool).await?;
+        Ok(Left {
+            waiting: counts.waiting + counts.parked,
+            dead: counts.dead,
+        })
+    };
+    let all_left = wait_until_all_left(&shop.progress, look);
+    let work = async { tokio::try_join!(shop.place_all(), all_left) };
     let mut worked = Ok(());
     relay
         .run_until(async {
@@ -97,14 +101,8 @@ async fn run(args: Args) -> Result<Audit, Error> {
     let arrived = shop.of_this_run(arrived(&broker)?);
     let audit = audit(&committed, &arrived);
     println!(
-        "{} messages of {} orders committed, {} arrived, {} of them repeats; \
-         rolled back on purpose: {} transactions, {} savepoints",
-        committed.len(),
-        audit.committed,
-        arrived.len(),
-        audit.repeats,
-        shop.progress.rolled_back.load(Relaxed),
-        shop.progress.rolled_back_savepoints.load(Relaxed),
+        "{}",
+        summary(&shop.progress, &audit, &committed, &arrived, "arrived")
     );
     pool.close().await;
     println!("{audit}");
@@ -122,30 +120,6 @@ async fn open(database: &Path) -> Result<SqlitePool, Error> {
         .busy_timeout(LONGEST_STALL);
     let pool = SqlitePoolOptions::new().connect_with(options).await;
     pool.map_err(|error| format!("{}: {error}", database.display()).into())
-}
-
-/// Looks at the outbox until everything was written and nothing waits in it any more.
-async fn wait_until_all_left(pool: &SqlitePool, progress: &Progress) -> Result<(), Error> {
-    let mut before = (0, 0);
-    let mut changed = Instant::now();
-    loop {
-        // Read first, so that what it says is committed is seen by the look at the outbox.
-        let written = progress.written.load(Relaxed);
-        let counts = OUTBOX.counts(pool).await?;
-        let left = counts.waiting + counts.parked;
-        progress
-            .delivered
-            .fetch_max(written.saturating_sub(left), Relaxed);
-        if written == progress.total && left == 0 {
-            return Ok(());
-        }
-        if before != (written, left) {
-            (before, changed) = ((written, left), Instant::now());
-        } else if changed.elapsed() > LONGEST_STALL {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// What the broker has confirmed, in that order.

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+use orders::work::place_all;
 use orders::{Error, Event, Payload, Progress, plan};
 use outbox::{Message, Uuid};
 use sqlx::{Acquire as _, SqliteConnection, SqlitePool, SqliteTransaction};
-use tokio::task::JoinSet;
 
 use crate::OUTBOX;
 
@@ -54,24 +54,12 @@ impl Shop {
 
     /// Places the orders, several at the same time.
     pub(crate) async fn place_all(&self) -> Result<(), Error> {
-        let next = Arc::new(AtomicU64::new(self.orders.start));
-        let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
-        for _ in 0..TASKS {
-            let (shop, next) = (self.clone(), Arc::clone(&next));
-            tasks.spawn(async move {
-                loop {
-                    let order = next.fetch_add(1, Relaxed);
-                    if !shop.orders.contains(&order) {
-                        return Ok(());
-                    }
-                    shop.place(order).await?;
-                }
-            });
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended??;
-        }
-        Ok(())
+        let shop = self.clone();
+        place_all(self.orders.clone(), TASKS, move |order| {
+            let shop = shop.clone();
+            async move { shop.place(order).await }
+        })
+        .await
     }
 
     /// Places one order. Of some a first try is rolled back.
