@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use lapin::ExchangeKind;
 use lapin::types::AMQPValue;
 use outbox_amqp::{AmqpConfig, AmqpPublisher, Routing};
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
-use support::{Server, new_name, rabbitmqctl, refusal, url};
+use support::{Server, new_name, rabbitmqctl, url};
 
 const WITHIN: Duration = Duration::from_secs(60);
 

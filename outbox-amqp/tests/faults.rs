@@ -8,15 +8,15 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outbox_amqp::{AmqpConfig, AmqpPublisher};
+use outbox_conformance::proxy::Proxy;
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
-use support::{PATIENCE, Server, faults_url, new_name, rabbitmqctl, refusal, services, url};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use support::{PATIENCE, Server, faults_url, new_name, rabbitmqctl, services, url};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -77,6 +77,12 @@ fn at(url: &str, address: SocketAddr) -> String {
     format!("{before}@{address}/{path}")
 }
 
+/// A proxy to the broker of `url`.
+async fn proxy_to(url: &str) -> Proxy {
+    let (_, rest) = url.split_once('@').expect("a URL with a user");
+    Proxy::to(rest.split('/').next().expect("an address")).await
+}
+
 /// A port where nothing listens.
 async fn closed_port() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -109,11 +115,11 @@ async fn a_broker_that_falls_silent_is_an_outage_until_it_speaks() {
     let server = Server::connect(&url()).await;
     let queue = new_name();
     server.queue(&queue).await;
-    let proxy = Proxy::start().await;
-    let publisher = publisher(&at(&url(), proxy.address));
+    let proxy = proxy_to(&url()).await;
+    let publisher = publisher(&at(&url(), proxy.address()));
     recovers(&publisher, &queue).await;
 
-    proxy.set(Mode::Silent);
+    proxy.hold();
     let reason = outage(&publisher, &queue).await;
     assert_eq!(
         reason,
@@ -123,7 +129,7 @@ async fn a_broker_that_falls_silent_is_an_outage_until_it_speaks() {
     let reason = outage(&publisher, &queue).await;
     assert_eq!(reason, "no channel within 1.5s");
 
-    proxy.set(Mode::Forward);
+    proxy.release();
     recovers(&publisher, &queue).await;
     server.delete_queue(&queue).await;
     server.close().await;
@@ -134,20 +140,20 @@ async fn a_connection_that_is_cut_is_made_again_in_the_same_call() {
     let server = Server::connect(&url()).await;
     let queue = new_name();
     server.queue(&queue).await;
-    let proxy = Proxy::start().await;
-    let publisher = publisher(&at(&url(), proxy.address));
+    let proxy = proxy_to(&url()).await;
+    let publisher = publisher(&at(&url(), proxy.address()));
     recovers(&publisher, &queue).await;
 
     proxy.cut();
     let batch: Vec<Message> = (0..500).map(|n| message(&queue, &n.to_string())).collect();
     let answers = publisher.publish_all(&batch, WITHIN).await;
     assert_eq!(answers, vec![Some(Ok(())); 500]);
-    assert_eq!(proxy.connections(), 2);
+    assert_eq!(proxy.accepted(), 2);
 
-    proxy.set(Mode::Refuse);
+    proxy.refuse();
     proxy.cut();
     outage(&publisher, &queue).await;
-    proxy.set(Mode::Forward);
+    proxy.release();
     recovers(&publisher, &queue).await;
     server.delete_queue(&queue).await;
     server.close().await;
@@ -158,8 +164,8 @@ async fn calls_share_one_connection() {
     let server = Server::connect(&url()).await;
     let queue = new_name();
     server.queue(&queue).await;
-    let proxy = Proxy::start().await;
-    let publisher = Arc::new(publisher(&at(&url(), proxy.address)));
+    let proxy = proxy_to(&url()).await;
+    let publisher = Arc::new(publisher(&at(&url(), proxy.address())));
     let mut calls = Vec::new();
     for call in 0..8 {
         let batch: Vec<Message> = (0..100)
@@ -176,7 +182,7 @@ async fn calls_share_one_connection() {
     for call in calls {
         call.await.expect("a call beside others");
     }
-    assert_eq!(proxy.connections(), 1);
+    assert_eq!(proxy.accepted(), 1);
     server.delete_queue(&queue).await;
     server.close().await;
 }
@@ -186,8 +192,8 @@ async fn a_dropped_call_costs_no_connection() {
     let server = Server::connect(&url()).await;
     let queue = new_name();
     server.queue(&queue).await;
-    let proxy = Proxy::start().await;
-    let publisher = publisher(&at(&url(), proxy.address));
+    let proxy = proxy_to(&url()).await;
+    let publisher = publisher(&at(&url(), proxy.address()));
     recovers(&publisher, &queue).await;
     // More than the client writes at once, so that some of it is still in its queue.
     let large = Message::to(&queue)
@@ -200,7 +206,7 @@ async fn a_dropped_call_costs_no_connection() {
             .await;
         recovers(&publisher, &queue).await;
     }
-    assert_eq!(proxy.connections(), 1);
+    assert_eq!(proxy.accepted(), 1);
     server.delete_queue(&queue).await;
     server.close().await;
 }
@@ -232,8 +238,8 @@ async fn a_server_without_memory_is_an_outage_until_it_has_some() {
     let queue = new_name();
     let server = Server::connect(&faults_url()).await;
     server.queue(&queue).await;
-    let proxy = Proxy::start_to(&faults_url()).await;
-    let publisher = publisher(&at(&faults_url(), proxy.address));
+    let proxy = proxy_to(&faults_url()).await;
+    let publisher = publisher(&at(&faults_url(), proxy.address()));
     recovers(&publisher, &queue).await;
 
     broken.memory(&["0.000001"]).await;
@@ -247,7 +253,7 @@ async fn a_server_without_memory_is_an_outage_until_it_has_some() {
 
     broken.memory(&["absolute", "1GB"]).await;
     recovers(&publisher, &queue).await;
-    assert_eq!(proxy.connections(), 1);
+    assert_eq!(proxy.accepted(), 1);
     server.delete_queue(&queue).await;
     server.close().await;
 }
@@ -257,16 +263,16 @@ async fn dropping_the_publisher_in_an_outage_does_not_hold_up_the_runtime() {
     let server = Server::connect(&url()).await;
     let queue = new_name();
     server.queue(&queue).await;
-    let proxy = Proxy::start().await;
+    let proxy = proxy_to(&url()).await;
     let batch: Vec<Message> = (0..1_000)
         .map(|n| message(&queue, &n.to_string()))
         .collect();
     let mut all = Duration::ZERO;
     for _ in 0..5 {
-        proxy.set(Mode::Forward);
-        let publisher = publisher(&at(&url(), proxy.address));
+        proxy.release();
+        let publisher = publisher(&at(&url(), proxy.address()));
         recovers(&publisher, &queue).await;
-        proxy.set(Mode::Silent);
+        proxy.hold();
         publisher
             .publish_all(&batch, Duration::from_millis(50))
             .await;
@@ -294,103 +300,6 @@ async fn neither_debug_nor_a_reason_shows_a_secret() {
     assert!(shown.contains(&address.to_string()), "{shown}");
     let reason = outage(&publisher, "t").await;
     assert!(!reason.contains("hunter2"), "{reason}");
-}
-
-/// What a proxy does with what it gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Forward,
-    /// Connections stay open, and nothing passes.
-    Silent,
-    /// New connections are closed at once.
-    Refuse,
-}
-
-/// Stands between a publisher and the broker.
-struct Proxy {
-    address: SocketAddr,
-    mode: watch::Sender<Mode>,
-    /// Its number is how often all connections were cut.
-    cuts: watch::Sender<usize>,
-    connections: Arc<AtomicUsize>,
-}
-
-impl Proxy {
-    /// A proxy to the server that tests share.
-    async fn start() -> Self {
-        Self::start_to(&url()).await
-    }
-
-    async fn start_to(url: &str) -> Self {
-        let (_, rest) = url.split_once('@').expect("a URL with a user");
-        let broker = rest.split('/').next().expect("an address").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let (mode, modes) = watch::channel(Mode::Forward);
-        let (cuts, cut) = watch::channel(0);
-        let connections = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&connections);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                if *modes.borrow() == Mode::Refuse {
-                    continue;
-                }
-                counted.fetch_add(1, Ordering::SeqCst);
-                let server = TcpStream::connect(&broker).await.expect("the broker");
-                let mut cut = cut.clone();
-                cut.mark_unchanged();
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                let (there, back) = (modes.clone(), modes.clone());
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = pass(from_client, to_server, there) => {}
-                        () = pass(from_server, to_client, back) => {}
-                        _ = cut.changed() => {}
-                    }
-                });
-            }
-        });
-        Self {
-            address,
-            mode,
-            cuts,
-            connections,
-        }
-    }
-
-    fn set(&self, mode: Mode) {
-        self.mode.send_replace(mode);
-    }
-
-    fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-
-    fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
-    }
-}
-
-async fn pass(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut modes: watch::Receiver<Mode>,
-) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        match from.read(&mut buffer).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => {
-                if modes.wait_for(|mode| *mode != Mode::Silent).await.is_err() {
-                    return;
-                }
-                if to.write_all(&buffer[..count]).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
 }
 
 /// The server that may be broken, for this test alone, whichever process or checkout the others run in.

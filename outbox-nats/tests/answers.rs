@@ -11,12 +11,11 @@ use async_nats::Client;
 use async_nats::jetstream;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Source};
 use futures_util::StreamExt;
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_nats::{MAX_HEADER_BLOCK_BYTES, NatsConfig, NatsPublisher};
 use support::server::Server;
-use support::{
-    connect, create, delete, message, new_subject, payloads, read, refusal, stream, url,
-};
+use support::{connect, create, delete, message, new_subject, payloads, read, stream, url};
 
 const WITHIN: Duration = Duration::from_secs(30);
 

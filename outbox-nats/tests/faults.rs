@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions};
+use outbox_conformance::proxy::Proxy;
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
 use outbox_nats::{NatsConfig, NatsPublisher};
-use support::proxy::Proxy;
 use support::server::{Server, free_port};
-use support::{PATIENCE, connect, create, message, payloads, read, refusal, stream};
+use support::{PATIENCE, connect, create, message, payloads, read, stream};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const ACK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -200,8 +201,8 @@ async fn a_frozen_server_is_an_outage_until_it_is_thawed() {
 #[tokio::test]
 async fn a_connection_that_is_cut_is_an_outage_before_the_answers_time_is_over() {
     let server = Server::start();
-    let proxy = Proxy::to(server.address()).await;
-    let client = connect(&proxy.url()).await;
+    let proxy = Proxy::to(server.address().to_string()).await;
+    let client = connect(&format!("nats://{}", proxy.address())).await;
     create(&client, stream("t")).await;
     let config = NatsConfig::new().ack_timeout(Duration::from_secs(20));
     let publisher = NatsPublisher::new(client.clone(), config).unwrap();
@@ -228,8 +229,8 @@ async fn a_connection_that_is_cut_is_an_outage_before_the_answers_time_is_over()
 #[tokio::test]
 async fn what_a_dropped_call_left_behind_stays_in_front_of_its_repeat() {
     let server = Server::start();
-    let proxy = Proxy::to(server.address()).await;
-    let client = connect(&proxy.url()).await;
+    let proxy = Proxy::to(server.address().to_string()).await;
+    let client = connect(&format!("nats://{}", proxy.address())).await;
     create(&client, stream("t")).await;
     let publisher = publisher(&client);
     confirm(&publisher, &[message("t", "k", "0")]).await;
@@ -249,8 +250,8 @@ async fn what_a_dropped_call_left_behind_stays_in_front_of_its_repeat() {
 #[tokio::test]
 async fn a_connection_that_takes_nothing_is_given_nothing_more() {
     let server = Server::start();
-    let proxy = Proxy::to(server.address()).await;
-    let client = connect(&proxy.url()).await;
+    let proxy = Proxy::to(server.address().to_string()).await;
+    let client = connect(&format!("nats://{}", proxy.address())).await;
     create(&client, stream("t")).await;
     let publisher = publisher(&client);
     confirm(&publisher, &[message("t", "k", "first")]).await;

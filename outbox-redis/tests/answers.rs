@@ -4,13 +4,12 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_redis::{Client, RedisConfig, RedisPublisher, Trim};
 use redis::Value;
 use support::server::Server;
-use support::{
-    ask, connection, delete, message, new_topic, payloads, read, refusal, shared, until,
-};
+use support::{ask, connection, delete, message, new_topic, payloads, read, shared, until};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const CONFIRMED: Option<Result<(), outbox_core::PublishError>> = Some(Ok(()));

@@ -5,11 +5,12 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
 use outbox_redis::{RedisConfig, RedisPublisher};
 use redis::Value;
 use support::server::Server;
-use support::{ask, message, payloads, refusal, until};
+use support::{ask, message, payloads, until};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const CONFIRMED: Option<Result<(), PublishError>> = Some(Ok(()));

@@ -6,11 +6,12 @@ mod support;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
 use outbox_redis::{Client, RedisConfig, RedisPublisher};
 use support::proxy::{Mode, Proxy};
 use support::server::Server;
-use support::{ask, message, payloads, refusal, until};
+use support::{ask, message, payloads, until};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const CONFIRMED: Option<Result<(), PublishError>> = Some(Ok(()));

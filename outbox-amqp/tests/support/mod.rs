@@ -16,7 +16,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use outbox_core::{PublishError, PublishErrorKind, Uuid};
+use outbox_core::Uuid;
 
 /// How long the server has for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,14 +34,6 @@ pub(crate) struct Received {
 /// A name that nobody else uses.
 pub(crate) fn new_name() -> String {
     format!("test-{}", Uuid::now_v7().simple())
-}
-
-/// The kind and the reason of a failure.
-pub(crate) fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
-    match answer {
-        Some(Err(error)) => (error.kind(), error.reason()),
-        other => panic!("it should have been refused: {other:?}"),
-    }
 }
 
 /// The address of the server that tests share.

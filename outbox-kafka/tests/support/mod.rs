@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use outbox_conformance::publisher::refusal;
 use outbox_core::{PublishError, PublishErrorKind, Uuid};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -34,13 +35,9 @@ pub(crate) fn new_topic() -> String {
 
 /// What was reported is a failure of this kind; gives back its reason.
 pub(crate) fn fails_as(answer: &Option<Result<(), PublishError>>, kind: PublishErrorKind) -> &str {
-    match answer {
-        Some(Err(error)) => {
-            assert_eq!(error.kind(), kind, "{error}");
-            error.reason()
-        }
-        other => panic!("it should have been refused: {other:?}"),
-    }
+    let (found, reason) = refusal(answer);
+    assert_eq!(found, kind, "{reason}");
+    reason
 }
 
 /// Not longer ago than this.

@@ -4,7 +4,6 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
-pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use async_nats::jetstream::stream::Config;
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, HeaderMap};
 use futures_util::StreamExt;
-use outbox_core::{Message, PublishError, PublishErrorKind, Uuid};
+use outbox_core::{Message, Uuid};
 
 /// How long the server has for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,14 +47,6 @@ pub(crate) fn new_subject() -> String {
 pub(crate) fn message(topic: &str, key: &str, payload: impl Into<Vec<u8>>) -> Message {
     let payload: Vec<u8> = payload.into();
     Message::to(topic).key(key).bytes(payload).expect("valid")
-}
-
-/// The kind and the reason of a failure.
-pub(crate) fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
-    match answer {
-        Some(Err(error)) => (error.kind(), error.reason()),
-        other => panic!("it should have been refused: {other:?}"),
-    }
 }
 
 /// What a stream of this subject and name is made with.

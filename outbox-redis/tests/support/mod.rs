@@ -10,7 +10,7 @@ pub(crate) mod server;
 
 use std::time::{Duration, Instant};
 
-use outbox_core::{Message, PublishError, PublishErrorKind, Uuid};
+use outbox_core::{Message, Uuid};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
 
@@ -40,14 +40,6 @@ pub(crate) fn new_topic() -> String {
 pub(crate) fn message(topic: &str, key: &str, payload: impl Into<Vec<u8>>) -> Message {
     let payload: Vec<u8> = payload.into();
     Message::to(topic).key(key).bytes(payload).expect("valid")
-}
-
-/// The kind and the reason of a failure.
-pub(crate) fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
-    match answer {
-        Some(Err(error)) => (error.kind(), error.reason()),
-        other => panic!("it should have been refused: {other:?}"),
-    }
 }
 
 /// A connection for the test's own questions, which may take long on a machine that is busy.

@@ -4,8 +4,10 @@
 //! call, and every case becomes a test of its own. The suites are tested too: in `tests/`,
 //! deliberately wrong implementations must each fail the case that was written for them.
 //!
-//! Where to read next: [`store`] for what a store must do, [`publisher`] for what a publisher must do.
+//! Where to read next: [`store`] for what a store must do, [`publisher`] for what a publisher must do;
+//! [`proxy`] for a bad network in an adapter's own tests.
 
+pub mod proxy;
 pub mod publisher;
 mod runner;
 pub mod store;

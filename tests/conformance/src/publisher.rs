@@ -56,7 +56,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Message, Publisher, async_trait};
+use outbox_core::{Message, PublishError, PublishErrorKind, Publisher, async_trait};
 
 use crate::runner;
 
@@ -70,6 +70,18 @@ pub mod order;
 
 pub use kit::Broker;
 pub use memory::InMemory;
+
+/// The kind and the reason of a failure; for the tests that an adapter has beside the suite.
+///
+/// # Panics
+///
+/// When there is no answer, or a confirmation.
+pub fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, &str) {
+    match answer {
+        Some(Err(error)) => (error.kind(), error.reason()),
+        other => panic!("it should have been refused: {other:?}"),
+    }
+}
 
 /// Opens publishers of one implementation. A method that cannot do its work panics.
 #[async_trait]

@@ -1,7 +1,6 @@
 //! RabbitMQ, through its own client: a topic is a queue.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -15,7 +14,7 @@ use lapin::{Channel, Connection, ConnectionProperties, Queue};
 use tokio::time::timeout;
 
 use super::PATIENCE;
-use super::broker::{Broker, Install, Record, message_id, text};
+use super::broker::{Broker, Install, QUESTION, Record, message_id, text};
 
 pub(crate) static BROKER: Install = Install {
     steady: "OUTBOX_TEST_RABBITMQ_URL",
@@ -26,9 +25,6 @@ pub(crate) static BROKER: Install = Install {
     impatient: &["connect_timeout_ms=1500", "confirm_timeout_ms=2000"],
     odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
 };
-
-/// How long one question to a server may take that is perhaps not there.
-const QUESTION: Duration = Duration::from_secs(5);
 
 /// A server.
 struct RabbitMq {

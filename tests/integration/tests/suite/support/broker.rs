@@ -5,9 +5,13 @@
 //! the names on the wire are: what it does not find under them it does not find.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use uuid::Uuid;
+
+/// How long one question to a server may take that is perhaps not there.
+pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
 /// A server.
 #[async_trait]

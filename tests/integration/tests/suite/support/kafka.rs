@@ -14,7 +14,7 @@ use rdkafka::message::{Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::PATIENCE;
-use super::broker::{Broker, Install, Record, message_id, text};
+use super::broker::{Broker, Install, QUESTION, Record, message_id, text};
 
 pub(crate) static BROKER: Install = Install {
     steady: "OUTBOX_TEST_KAFKA",
@@ -27,8 +27,6 @@ pub(crate) static BROKER: Install = Install {
 };
 
 const PARTITIONS: i32 = 4;
-/// How long one question to a server may take that is perhaps not there.
-const QUESTION: Duration = Duration::from_secs(5);
 
 /// A server, and a client that asks it questions.
 pub(crate) struct Kafka {

@@ -1,7 +1,7 @@
 //! NATS JetStream, through its own client. A topic is a stream of the same name.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::{self, Context, Message, stream};
@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 
 use super::PATIENCE;
-use super::broker::{Broker, Install, Record, message_id};
+use super::broker::{Broker, Install, QUESTION, Record, message_id};
 
 pub(crate) static BROKER: Install = Install {
     steady: "OUTBOX_TEST_NATS_URL",
@@ -25,9 +25,6 @@ pub(crate) static BROKER: Install = Install {
         "\u{1F980} größe\t\\ \u{1}\u{7f} ' : \"",
     ),
 };
-
-/// How long one question to a server may take that is perhaps not there.
-const QUESTION: Duration = Duration::from_secs(5);
 
 /// A server. Each question has a connection of its own, since it may be away in between.
 struct Nats {

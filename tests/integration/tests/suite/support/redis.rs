@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, Value};
 
 use super::PATIENCE;
-use super::broker::{Broker, Install, Record, message_id, text};
+use super::broker::{Broker, Install, QUESTION, Record, message_id, text};
 
 pub(crate) static BROKER: Install = Install {
     steady: "OUTBOX_TEST_REDIS_URL",
@@ -17,9 +17,6 @@ pub(crate) static BROKER: Install = Install {
     impatient: &["response_timeout_ms=2500", "connect_timeout_ms=2500"],
     odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
 };
-
-/// How long a question to a server may take that is perhaps not there.
-const QUESTION: Duration = Duration::from_secs(5);
 
 /// A server.
 struct Redis {

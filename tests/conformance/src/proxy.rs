@@ -1,6 +1,8 @@
-//! A connection that can be held up and cut: what lies between a client and a server.
+//! A connection that can be held up, refused and cut: what lies between a client and a server. For the
+//! fault tests of adapters; the suites do not need it.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -8,26 +10,47 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// Passes bytes on in both directions, until it is told to hold them.
-pub(crate) struct Proxy {
+/// Passes bytes on in both directions, until it is told otherwise. It ends, with its connections, when it
+/// is dropped.
+pub struct Proxy {
     address: SocketAddr,
-    held: watch::Sender<bool>,
+    mode: watch::Sender<Mode>,
+    accepted: Arc<AtomicUsize>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
     accepting: JoinHandle<()>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Forward,
+    Hold,
+    Refuse,
+}
+
 impl Proxy {
-    pub(crate) async fn to(server: SocketAddr) -> Self {
+    /// To a server at `host:port`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    pub async fn to(server: impl Into<String>) -> Self {
+        let server = server.into();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let (held, _) = watch::channel(false);
+        let mode = watch::Sender::new(Mode::Forward);
+        let accepted = Arc::new(AtomicUsize::new(0));
         let connections: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
         let accepting = tokio::spawn({
-            let (held, connections) = (held.clone(), Arc::clone(&connections));
+            let (mode, accepted) = (mode.clone(), Arc::clone(&accepted));
+            let connections = Arc::clone(&connections);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
-                    let held = held.subscribe();
-                    let connection = tokio::spawn(pass_on(client, server, held));
+                    if *mode.borrow() == Mode::Refuse {
+                        continue;
+                    }
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                    let connection =
+                        tokio::spawn(pass_on(client, server.clone(), mode.subscribe()));
                     let mut connections =
                         connections.lock().unwrap_or_else(PoisonError::into_inner);
                     connections.push(connection.abort_handle());
@@ -36,28 +59,35 @@ impl Proxy {
         });
         Self {
             address,
-            held,
+            mode,
+            accepted,
             connections,
             accepting,
         }
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("nats://{}", self.address)
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    /// Reads and writes nothing more. The connections stay.
-    pub(crate) fn hold(&self) {
-        self.held.send_replace(true);
+    /// Passes nothing on. Connections stay open, and new ones are taken.
+    pub fn hold(&self) {
+        self.mode.send_replace(Mode::Hold);
+    }
+
+    /// Closes new connections at once.
+    pub fn refuse(&self) {
+        self.mode.send_replace(Mode::Refuse);
     }
 
     /// Passes on what was held, and everything from now on.
-    pub(crate) fn release(&self) {
-        self.held.send_replace(false);
+    pub fn release(&self) {
+        self.mode.send_replace(Mode::Forward);
     }
 
     /// Closes every connection; new ones are taken. What was held is lost.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         let mut connections = self
             .connections
             .lock()
@@ -65,6 +95,11 @@ impl Proxy {
         for connection in connections.drain(..) {
             connection.abort();
         }
+    }
+
+    /// How many connections were taken so far.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 }
 
@@ -75,7 +110,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn pass_on(client: TcpStream, server: SocketAddr, held: watch::Receiver<bool>) {
+async fn pass_on(client: TcpStream, server: String, mode: watch::Receiver<Mode>) {
     // A server that is not there closes the client's connection.
     let Ok(server) = TcpStream::connect(server).await else {
         return;
@@ -83,15 +118,15 @@ async fn pass_on(client: TcpStream, server: SocketAddr, held: watch::Receiver<bo
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = pump(from_client, to_server, held.clone()) => {}
-        () = pump(from_server, to_client, held) => {}
+        () = pump(from_client, to_server, mode.clone()) => {}
+        () = pump(from_server, to_client, mode) => {}
     }
 }
 
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    mut held: watch::Receiver<bool>,
+    mut mode: watch::Receiver<Mode>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -99,7 +134,7 @@ async fn pump(
         let Ok(count) = from.read(&mut buffer).await else {
             return;
         };
-        let let_go = held.wait_for(|held| !held).await.is_ok();
+        let let_go = mode.wait_for(|mode| *mode != Mode::Hold).await.is_ok();
         if count == 0 || !let_go || to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
