@@ -25,7 +25,7 @@ pub use message::{
 };
 pub use order::{OnDead, OrderMode};
 pub use publisher::{Answer, Delivery, PublishError, PublishErrorKind, Publisher, PublisherExt};
-pub use relay::{InvalidConfig, Relay, RelayBuilder};
+pub use relay::{InvalidConfig, Relay, RelayBuilder, RelayMonitor};
 pub use retry::{ExponentialBackoff, RetryPolicy};
 pub use store::{Claim, ClaimLimits, Claimed, Outcome, Store, StoreError};
 

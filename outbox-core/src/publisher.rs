@@ -31,6 +31,13 @@ pub trait Publisher: Send + Sync + 'static {
     async fn publish(&self, batch: &[Delivery<'_>]);
 }
 
+#[async_trait]
+impl<P: Publisher + ?Sized> Publisher for Box<P> {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        (**self).publish(batch).await;
+    }
+}
+
 /// Where the broker's answer about one message is put: the first one counts.
 ///
 /// The relay makes one for each message; a publisher meets it only inside a [`Delivery`].

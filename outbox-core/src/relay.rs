@@ -55,11 +55,12 @@
 //! means ([`Publisher`]).
 //!
 //! Where to read next: `relay/worker.rs` for the loop, `relay/batch.rs` for one claim's publishing,
-//! `relay/health.rs` for outages.
+//! `relay/health.rs` for outages, `relay/monitor.rs` for what a watcher may ask.
 
 mod batch;
 mod config;
 mod health;
+mod monitor;
 mod stop;
 mod telemetry;
 mod worker;
@@ -72,7 +73,7 @@ use crate::{Publisher, Store};
 use config::Settings;
 pub(crate) use config::check;
 pub use config::{InvalidConfig, RelayBuilder};
-use health::Health;
+pub use monitor::RelayMonitor;
 use stop::Stop;
 use worker::{Shared, Worker};
 
@@ -98,12 +99,18 @@ pub struct Relay {
     store: Arc<dyn Store>,
     publisher: Arc<dyn Publisher>,
     settings: Settings,
+    monitor: RelayMonitor,
 }
 
 impl Relay {
     /// Starts a relay from `store` to `publisher`, with the defaults of [`RelayBuilder`].
     pub fn builder(store: impl Store, publisher: impl Publisher) -> RelayBuilder {
         RelayBuilder::new(Arc::new(store), Arc::new(publisher))
+    }
+
+    /// What this relay is at, to be asked while it runs.
+    pub fn monitor(&self) -> RelayMonitor {
+        self.monitor.clone()
     }
 
     /// Runs until `signal` ends. No store error, broker error or panic ends it earlier.
@@ -122,12 +129,11 @@ impl Relay {
     pub async fn run_until(self, signal: impl Future<Output = ()>) {
         telemetry::describe();
         let workers = self.settings.workers;
-        let health = Health::new(&self.settings);
         let shared = Arc::new(Shared::new(
             self.settings,
             self.store,
             self.publisher,
-            health,
+            self.monitor,
         ));
         let stop = Stop::default();
         let mut tasks = JoinSet::new();

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::health::Health;
+use super::monitor::{RelayMonitor, Steps};
 use crate::{ExponentialBackoff, OnDead, OrderMode, Publisher, Relay, RetryPolicy, Store};
 
 const WORKERS: RangeInclusive<usize> = 1..=1024;
@@ -181,7 +183,12 @@ impl RelayBuilder {
         check("backoff_first", settings.backoff_first, BACKOFF)?;
         let longest = settings.backoff_first..=LONGEST;
         check("backoff_longest", settings.backoff_longest, longest)?;
+        let monitor = RelayMonitor {
+            health: Arc::new(Health::new(settings)),
+            steps: Arc::new(Steps::new(settings)),
+        };
         Ok(Relay {
+            monitor,
             store: self.store,
             publisher: self.publisher,
             settings: self.settings,

@@ -67,6 +67,10 @@ impl Health {
         self.lock().broker.is_some()
     }
 
+    pub(super) fn store_fails(&self) -> bool {
+        self.lock().store.is_some()
+    }
+
     pub(super) fn batch_messages(&self) -> usize {
         self.lock().batch_messages
     }

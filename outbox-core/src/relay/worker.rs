@@ -12,6 +12,7 @@ use tracing::Instrument;
 use super::batch;
 use super::config::Settings;
 use super::health::Health;
+use super::monitor::{RelayMonitor, Steps};
 use super::stop::Stop;
 use super::telemetry;
 use crate::{Claim, ClaimLimits, Claimed, Outcome, Publisher, Store, StoreError};
@@ -21,7 +22,8 @@ pub(super) struct Shared {
     settings: Settings,
     store: Arc<dyn Store>,
     publisher: Arc<dyn Publisher>,
-    health: Health,
+    health: Arc<Health>,
+    steps: Arc<Steps>,
     /// Held by the one worker that waits for messages, or that tries while something is wrong.
     turn: Mutex<()>,
 }
@@ -31,13 +33,14 @@ impl Shared {
         settings: Settings,
         store: Arc<dyn Store>,
         publisher: Arc<dyn Publisher>,
-        health: Health,
+        monitor: RelayMonitor,
     ) -> Self {
         Self {
             settings,
             store,
             publisher,
-            health,
+            health: monitor.health,
+            steps: monitor.steps,
             turn: Mutex::new(()),
         }
     }
@@ -94,6 +97,7 @@ impl Worker {
             settings,
             store,
             health,
+            steps,
             ..
         } = &*self.shared;
         let mut turn = None;
@@ -120,6 +124,7 @@ impl Worker {
         };
         let start = Instant::now();
         let within = limits.wait + settings.store_timeout;
+        let _step = steps.begin(within);
         match bounded("claim", within, async { store.claim(&limits).await }).await {
             Err(error) => {
                 self.failed(&error, probe);
@@ -146,9 +151,11 @@ impl Worker {
             settings,
             publisher,
             health,
+            steps,
             ..
         } = &*self.shared;
         let Held { claim, probe } = held;
+        let _step = steps.begin(settings.publish_timeout + settings.settle_timeout);
         let start = Instant::now();
         let published = batch::publish(settings, &**publisher, claim.messages(), &self.stop).await;
         telemetry::published(&published.tally, start.elapsed());
