@@ -141,6 +141,16 @@ impl Outbox {
         }
     }
 
+    /// Whether the tables are there and fit this version: whether [`migrate`](Self::migrate) has nothing to
+    /// do. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MigrateError`] as of [`migrate`](Self::migrate), except that no lock is waited for.
+    pub async fn is_migrated(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
+        is_complete(&self.applied(conn).await?)
+    }
+
     /// All of [`migrate`](Self::migrate) as SQL, to read, to run with `psql`, or to put into another
     /// migration tool. It may be run repeatedly: it does what is missing.
     pub fn migrations_sql(&self) -> String {

@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     knowledge: Mutex<Knowledge>,
     schema: Schema,
     pub(crate) connect: PgConnectOptions,
+    /// Where to listen, if not where claims connect.
+    listen: Option<PgConnectOptions>,
     sessions: Mutex<Vec<(Session, Instant)>>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
@@ -100,7 +102,7 @@ impl Outbox {
             asynchronous_settle: true,
             pooled: !self.prepared,
         };
-        PostgresStore::new(self.schema.clone(), connect, options)
+        PostgresStore::new(self.schema.clone(), connect, None, options)
     }
 }
 
@@ -108,13 +110,19 @@ impl PostgresStore {
     /// How many of the 64 lanes one claim takes under load, unless set.
     pub const LANES_PER_CLAIM: usize = 8;
 
-    fn new(schema: Schema, connect: PgConnectOptions, options: Options) -> Self {
+    fn new(
+        schema: Schema,
+        connect: PgConnectOptions,
+        listen: Option<PgConnectOptions>,
+        options: Options,
+    ) -> Self {
         let shared = Shared {
             statements: Statements::new(&schema, options.pooled, options.asynchronous_settle),
             options,
             knowledge: Mutex::new(Knowledge::new()),
             schema,
             connect,
+            listen,
             sessions: Mutex::default(),
             wake: OnceLock::new(),
             idle: AtomicU32::new(0),
@@ -130,6 +138,7 @@ impl PostgresStore {
         Self::new(
             self.shared.schema.clone(),
             self.shared.connect.clone(),
+            self.shared.listen.clone(),
             options,
         )
     }
@@ -155,6 +164,22 @@ impl PostgresStore {
     #[must_use]
     pub fn through_pooler(self) -> Self {
         self.with(|options| options.pooled = true)
+    }
+
+    /// Waits to be woken on a connection of another pool's options: one past the pooler, to the same
+    /// database. So a relay [through a pooler](Self::through_pooler) needs not poll every second. Takes
+    /// the pool's connection options, never its connections.
+    #[must_use]
+    pub fn listening_on(self, pool: &PgPool) -> Self {
+        let listen = (*pool.connect_options())
+            .clone()
+            .disable_statement_logging();
+        Self::new(
+            self.shared.schema.clone(),
+            self.shared.connect.clone(),
+            Some(listen),
+            self.shared.options.clone(),
+        )
     }
 
     /// Has each settle wait until it is on the server's disk. By default it does not
@@ -210,10 +235,12 @@ impl Shared {
     }
 
     fn wake(&self) -> Option<&Wake> {
-        (!self.options.pooled).then(|| {
+        let direct = (!self.options.pooled).then_some(&self.connect);
+        let listen = self.listen.as_ref().or(direct)?;
+        Some(
             self.wake
-                .get_or_init(|| Wake::spawn(&self.connect, self.schema.name()))
-        })
+                .get_or_init(|| Wake::spawn(listen, self.schema.name())),
+        )
     }
 
     /// How long to wait after a look that found nothing.
@@ -289,7 +316,9 @@ mod tests {
     #[tokio::test]
     async fn debug_shows_the_options_and_no_password() {
         let pool = PgPoolOptions::new().connect_lazy("postgres://user:hunter2@127.0.0.1:1/shop");
-        let store = Outbox::new().store(&pool.unwrap()).through_pooler();
+        let pool = pool.unwrap();
+        let store = Outbox::new().store(&pool).through_pooler();
+        let store = store.listening_on(&pool);
         let shown = format!("{store:?}");
         assert!(shown.contains("\"outbox\""), "{shown}");
         assert!(shown.contains("pooled: true"), "{shown}");
