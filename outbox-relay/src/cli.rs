@@ -1,0 +1,45 @@
+//! What can be asked of the program: the commands, their arguments and the help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands;
+
+/// A transactional outbox: the relay, and an operator's tool.
+///
+/// Settings come from a file, from the environment (OUTBOX__RELAY__WORKERS=8) and from --set
+/// (--set relay.workers=8); the later ones win. `outbox config` shows what is in effect.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration.
+#[derive(Parser)]
+#[command(name = "outbox", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) sources: Sources,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where settings come from, beside the environment.
+#[derive(Args)]
+pub(crate) struct Sources {
+    /// The configuration file; without it `outbox.toml`, if there is one
+    #[arg(long, global = true, env = "OUTBOX_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Sets one setting, whatever file and environment say, as in `relay.workers=8`
+    #[arg(long = "set", global = true, value_name = "SETTING=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Deliver messages until SIGTERM or SIGINT
+    Run(commands::run::Arguments),
+    /// Make the tables, or bring them up to date
+    Migrate(commands::migrate::Arguments),
+    /// Enqueue one message, for trials and scripts
+    Enqueue(commands::enqueue::Arguments),
+    /// Show the settings in effect and where each comes from, with secrets hidden
+    Config,
+}

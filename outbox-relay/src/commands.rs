@@ -1,0 +1,25 @@
+//! The commands, one file each.
+
+pub(crate) mod config;
+pub(crate) mod enqueue;
+pub(crate) mod migrate;
+pub(crate) mod run;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+use crate::settings::{self, Settings};
+
+/// Does what was asked. The exit code is zero unless the answer to a question is no.
+pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let loaded = settings::load(&cli.sources)?;
+    let settings = || Settings::of(&loaded);
+    match cli.command {
+        Command::Config => config::run(&loaded)?,
+        Command::Run(arguments) => run::run(arguments, settings()?).await?,
+        Command::Migrate(arguments) => migrate::run(arguments, settings()?).await?,
+        Command::Enqueue(arguments) => enqueue::run(arguments, settings()?).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,105 @@
+//! The store of messages that the configuration chooses, for all commands.
+//!
+//! Opening it connects to nothing: a program that cannot reach its database says so where it first asks.
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+
+use std::time::Duration;
+
+use outbox_core::Message;
+
+use crate::failure::Failure;
+use crate::settings::{self, InvalidSettings};
+
+/// How long a command waits for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Commands need one at a time; the relay's own are beside them.
+const CONNECTIONS: u32 = 2;
+
+/// An outbox, and a pool for administration. The relay's connections are its own.
+pub(crate) enum Store {
+    #[cfg(feature = "postgres")]
+    Postgres(postgres::Postgres),
+    #[cfg(feature = "sqlite")]
+    Sqlite(sqlite::Sqlite),
+}
+
+/// A relay's side of an outbox.
+pub(crate) enum RelayStore {
+    #[cfg(feature = "postgres")]
+    Postgres(outbox_postgres::PostgresStore),
+    #[cfg(feature = "sqlite")]
+    Sqlite(outbox_sqlite::SqliteStore),
+}
+
+/// What came of asking for a relay's side.
+pub(crate) enum Opened {
+    Store(RelayStore),
+    /// The database answers, and the tables are not there or not up to date.
+    NotMigrated,
+    /// For now, for this reason.
+    NotYet(String),
+}
+
+impl Store {
+    pub(crate) fn open(settings: &settings::Store) -> Result<Self, InvalidSettings> {
+        match settings {
+            #[cfg(feature = "postgres")]
+            settings::Store::Postgres(settings) => {
+                postgres::Postgres::open(settings).map(Self::Postgres)
+            }
+            #[cfg(feature = "sqlite")]
+            settings::Store::Sqlite(settings) => sqlite::Sqlite::open(settings).map(Self::Sqlite),
+            #[allow(unreachable_patterns, reason = "reached where a feature is off")]
+            _ => Err(InvalidSettings::new(
+                "store.kind",
+                "this program was built without it",
+            )),
+        }
+    }
+
+    /// The relay's side, once the database answers and has the tables.
+    pub(crate) async fn relay(&self) -> Result<Opened, Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.relay().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.relay().await,
+        }
+    }
+
+    /// Makes the tables, or brings them up to date.
+    pub(crate) async fn migrate(&self) -> Result<(), Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.migrate().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.migrate().await,
+        }
+    }
+
+    /// What [`migrate`](Self::migrate) does, as SQL. Connects to nothing.
+    pub(crate) fn migrations_sql(&self) -> Result<String, Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => Ok(store.outbox.migrations_sql()),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Err(Failure::new(
+                "there is no script for SQLite: `outbox migrate` looks first at what is there",
+            )),
+        }
+    }
+
+    /// Enqueues messages in one transaction.
+    pub(crate) async fn enqueue(&self, messages: &[Message]) -> Result<(), Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.enqueue(messages).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.enqueue(messages).await,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The store in SQLite.
+
+use std::time::Duration;
+
+use outbox_core::Message;
+use outbox_sqlite::{OpenError, Outbox};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, SqlitePool};
+
+use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened, RelayStore};
+use crate::failure::{Failure, chain};
+use crate::settings::{self, InvalidSettings};
+
+pub(crate) struct Sqlite {
+    pub(crate) outbox: Outbox,
+    pub(crate) pool: SqlitePool,
+}
+
+impl Sqlite {
+    pub(super) fn open(settings: &settings::Sqlite) -> Result<Self, InvalidSettings> {
+        let outbox = Outbox::with_prefix(&settings.prefix)
+            .map_err(|error| InvalidSettings::new("store.prefix", error))?;
+        let options = SqliteConnectOptions::new()
+            .filename(&settings.path)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(5))
+            .disable_statement_logging();
+        let pool = pool(options);
+        Ok(Self { outbox, pool })
+    }
+
+    pub(super) async fn relay(&self) -> Result<Opened, Failure> {
+        match self.outbox.store(&self.pool).await {
+            Ok(store) => Ok(Opened::Store(RelayStore::Sqlite(store))),
+            Err(OpenError::NotMigrated { .. }) => Ok(Opened::NotMigrated),
+            Err(error @ (OpenError::Locked { .. } | OpenError::Database { .. })) => {
+                Ok(Opened::NotYet(chain(&error)))
+            }
+            Err(error) => Err(Failure::of(error)),
+        }
+    }
+
+    /// The only one that makes the file.
+    pub(super) async fn migrate(&self) -> Result<(), Failure> {
+        let options = (*self.pool.connect_options()).clone();
+        let pool = pool(options.create_if_missing(true));
+        self.outbox.migrate(&pool).await.map_err(Failure::of)
+    }
+
+    pub(super) async fn enqueue(&self, messages: &[Message]) -> Result<(), Failure> {
+        let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
+        let mut tx = begun.map_err(Failure::of)?;
+        let enqueued = self.outbox.enqueue_all(&mut tx, messages).await;
+        enqueued.map_err(Failure::of)?;
+        tx.commit().await.map_err(Failure::of)
+    }
+}
+
+fn pool(options: SqliteConnectOptions) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(CONNECT_TIMEOUT)
+        .connect_lazy_with(options)
+}
