@@ -1,5 +1,5 @@
 # Apache Kafka, one node that is broker and controller; a part of scripts/services. The controller
-# listens on the port after the broker's.
+# listens on the port after the broker's; where there is TLS, that is on the next.
 
 kafka_jars() { printf '%s/artefacts/kafka-%s' "$DIR" "$(sha256sum "$HERE/kafka/pom.xml" | cut -c1-12)"; }
 
@@ -18,13 +18,15 @@ install_kafka() {
 }
 
 start_kafka() {
-    local name="$1" home="$DIR/$1" port="${PORT[$1]}" jars
+    local name="$1" home="$DIR/$1" port="${PORT[$1]}" tls_port="${TLS_PORT[$1]:-}" jars listeners
     jars="$(kafka_jars)"
     cp "$HERE/kafka/log4j2.properties" "$home"
+    listeners="PLAINTEXT://127.0.0.1:$port${tls_port:+,SECURED://127.0.0.1:$tls_port}"
     {
         cat "$HERE/kafka/server.properties"
-        echo "listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$((port + 1))"
-        echo "advertised.listeners=PLAINTEXT://127.0.0.1:$port"
+        echo "listeners=$listeners,CONTROLLER://127.0.0.1:$((port + 1))"
+        echo "advertised.listeners=$listeners"
+        [[ -z $tls_port ]] || kafka_tls "$home"
         echo "controller.quorum.voters=1@127.0.0.1:$((port + 1))"
         echo "log.dirs=$home/data"
         # After a crash the broker is let in again when its former session has run out. A short session
@@ -42,6 +44,21 @@ start_kafka() {
     fi
     launch "$name" java -Xms256m -Xmx512m -Dlog4j2.configurationFile="$home/log4j2.properties" \
         -cp "$jars/*" kafka.Kafka "$home/server.properties"
+}
+
+# The settings of the secured listener. Its users are `outbox` with PLAIN, and with SCRAM whom tests create.
+kafka_tls() {
+    local listener=listener.name.secured login=org.apache.kafka.common.security
+    # Key and certificate in one file.
+    (umask 077 && cat "$(certificates)"/server.{key,pem} >"$1/server.pem")
+    echo "$listener.ssl.keystore.type=PEM"
+    echo "$listener.ssl.keystore.location=$1/server.pem"
+    echo "$listener.ssl.truststore.type=PEM"
+    echo "$listener.ssl.truststore.location=$(certificates)/ca.pem"
+    echo "$listener.ssl.client.auth=requested"
+    echo "$listener.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256"
+    echo "$listener.plain.sasl.jaas.config=$login.plain.PlainLoginModule required user_outbox=\"secret\";"
+    echo "$listener.scram-sha-256.sasl.jaas.config=$login.scram.ScramLoginModule required;"
 }
 
 # Sixteen random bytes in the base64 of URLs, which is how Kafka writes an id.

@@ -80,11 +80,20 @@ start_postgres() {
     mapfile -t user < <(as_postgres)
     # The server outlives this checkout where the folder is shared, and reads its files again on reload.
     cp "$HERE"/postgres/*.conf "$home"
+    install_postgres_key "$home"
     # The path of a socket has at most 107 bytes; over that the server would not start.
     ((${#sockets} < 80)) || sockets=''
     launch "$name" "${user[@]}" "$(postgres_bin "$name")/postgres" -D "$home/data" -c "port=$port" \
         -c "config_file=$home/postgresql.conf" -c "hba_file=$home/pg_hba.conf" \
-        -c "unix_socket_directories=$sockets"
+        -c "unix_socket_directories=$sockets" \
+        -c "ssl_cert_file=$home/server.pem" -c "ssl_key_file=$home/server.key"
+}
+
+# It runs as a user of its own, and takes no key that others may read.
+install_postgres_key() {
+    local owner=()
+    ((EUID != 0)) || owner=(--owner=postgres --group=postgres)
+    command install "${owner[@]}" --mode=0600 "$(certificates)"/server.{pem,key} "$1"
 }
 
 postgres_is_ready() {

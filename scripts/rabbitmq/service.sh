@@ -1,5 +1,5 @@
 # RabbitMQ, one node; a part of scripts/services. The port after the listener's is that of the node, the
-# one after that is its port mapper's (epmd).
+# one after that is its port mapper's (epmd), and where there is TLS the next is for that.
 
 RABBITMQ_BIN=/usr/lib/rabbitmq/bin
 
@@ -39,6 +39,7 @@ start_rabbitmq() {
     {
         cat "$HERE/rabbitmq/rabbitmq.conf"
         echo "listeners.tcp.1 = 127.0.0.1:${PORT[$name]}"
+        [[ -z ${TLS_PORT[$name]:-} ]] || rabbitmq_tls "${TLS_PORT[$name]}"
     } >"$home/rabbitmq.conf"
     echo '[].' >"$home/enabled_plugins"
     if [[ ! -s $home/.erlang.cookie ]]; then
@@ -47,6 +48,16 @@ start_rabbitmq() {
     mapfile -t before < <(with_rabbitmq "$name")
     # With input allowed the script becomes the node instead of its parent; the node reads none all the same.
     launch "$name" "${before[@]}" "$RABBITMQ_BIN/rabbitmq-server"
+}
+
+# A certificate of the client is looked at where there is one.
+rabbitmq_tls() {
+    echo "listeners.ssl.1 = 127.0.0.1:$1"
+    echo "ssl_options.cacertfile = $(certificates)/ca.pem"
+    echo "ssl_options.certfile = $(certificates)/server.pem"
+    echo "ssl_options.keyfile = $(certificates)/server.key"
+    echo 'ssl_options.verify = verify_peer'
+    echo 'ssl_options.fail_if_no_peer_cert = false'
 }
 
 # Greets with the protocol's version; a node that serves answers with the first frame of a connection.
