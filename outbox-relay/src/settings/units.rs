@@ -59,7 +59,7 @@ impl fmt::Display for Size {
         // Exact, so that what is shown may be written.
         match UNITS
             .iter()
-            .find(|(unit, _)| self.0 >= *unit && self.0 % unit == 0)
+            .find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit))
         {
             Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}", self.0),
