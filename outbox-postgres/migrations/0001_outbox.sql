@@ -8,7 +8,9 @@ CREATE TABLE {schema}.lane (
     lane smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 63),
     -- Nothing is left at or below this position. It only shortens the first look after a start, so it
     -- is written rarely: every write leaves a dead version behind.
-    floor bigint NOT NULL DEFAULT 0
+    floor bigint NOT NULL DEFAULT 0,
+    -- False: no key of the lane is blocked, so that a claim need not ask for each message.
+    blocked boolean NOT NULL DEFAULT false
 );
 INSERT INTO {schema}.lane (lane) SELECT generate_series(0, 63);
 
@@ -189,6 +191,21 @@ CREATE TABLE {schema}.blocked (
     vacuum_truncate = off
 );
 CREATE INDEX blocked_due ON {schema}.blocked (lane, due_at);
+
+-- Whoever blocks a key says so at its lane, which a claim may hold; then this waits for its end. So no
+-- claim reads the lane, or finds that nothing is blocked there any more, in between.
+CREATE FUNCTION {schema}.say_blocked() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM {schema}.lane
+      WHERE lane.lane IN (SELECT inserted.lane FROM inserted) ORDER BY lane.lane FOR UPDATE;
+    UPDATE {schema}.lane SET blocked = true
+     WHERE NOT lane.blocked AND lane.lane IN (SELECT inserted.lane FROM inserted);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER say_blocked AFTER INSERT ON {schema}.blocked
+    REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION {schema}.say_blocked();
 
 -- Given up, and kept until a person replays or discards it.
 CREATE TABLE {schema}.dead (

@@ -11,23 +11,26 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use outbox_core::{Claim, ClaimLimits, Claimed, Headers, Message, Outcome, StoreError};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::scan::{EMPTY, LANES, View};
+use crate::scan::{EMPTY, LANES, Seen, View};
 use crate::session::{Session, SessionError};
+use crate::statements::column;
 use crate::store::Shared;
 use crate::tid::Tid;
 
 /// While there is more to do than a claim can hold, it looks at so many lanes for each one that it may
 /// lock. Others hold some of them.
 const REACH: usize = 2;
+
+/// While reading its lanes takes a claim no longer than this, the next one may read more deep ones.
+const DEEP_READ: Duration = Duration::from_millis(50);
 
 /// Where a claimed message lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,46 @@ pub(crate) struct LaneRead {
     pub(crate) up_to: i64,
 }
 
+/// What bounds the bytes of a read.
+#[derive(Clone, Copy)]
+enum Bytes {
+    /// No message may be larger; if one is, nothing of the read is used.
+    EachMessage(usize),
+    InAll {
+        bytes: usize,
+        /// One message that is larger goes alone.
+        alone: bool,
+    },
+}
+
+/// A row of `message`; the columns of its content begin at 5.
+struct HotRow {
+    place: Place,
+    /// The head of its key, if that is blocked.
+    head: Option<i64>,
+    /// True: the bound cuts it off. False: it is the last.
+    cut: Option<bool>,
+    row: PgRow,
+}
+
+impl HotRow {
+    fn new(row: PgRow) -> Result<Self, sqlx::Error> {
+        let key_hash: i64 = row.try_get(1)?;
+        Ok(Self {
+            place: Place {
+                // As the insert trigger chooses it.
+                lane: (key_hash & (LANES as i64 - 1)) as i16,
+                key_hash,
+                position: row.try_get(0)?,
+                hot: Some(Tid::from_sent(row.try_get(4)?)?),
+            },
+            head: row.try_get(2)?,
+            cut: row.try_get(3)?,
+            row,
+        })
+    }
+}
+
 /// An open claim.
 pub(crate) struct PostgresClaim {
     pub(crate) shared: Arc<Shared>,
@@ -99,6 +142,8 @@ pub(crate) struct PostgresClaim {
     /// The keys that were read as due.
     pub(crate) due_keys: HashMap<i64, DueKey>,
     pub(crate) lanes: Vec<LaneRead>,
+    /// Those that it holds in which keys may be blocked.
+    pub(crate) blocked_lanes: Vec<i16>,
 }
 
 /// What one look at the lanes came to.
@@ -128,7 +173,12 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     view.polled(&poll)?;
     shared.knowledge().polled(&view, &poll);
 
-    let held: Vec<usize> = (0..LANES).filter(|&lane| poll.locked[lane]).collect();
+    let held: Vec<Seen> = poll
+        .lanes
+        .iter()
+        .copied()
+        .filter(|seen| seen.locked)
+        .collect();
     if held.is_empty() {
         session.commit().await?;
         // Another lane comes first next time, in case a stuck relay holds this one.
@@ -145,10 +195,9 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             return Ok(Look::Again);
         }
         let due_in = poll
-            .due
+            .lanes
             .iter()
-            .flatten()
-            .map(|due| (due - poll.now).max(0))
+            .filter_map(|seen| Some((seen.due? - poll.now).max(0)))
             .min();
         shared.put_back(session);
         return Ok(Look::Nothing {
@@ -157,12 +206,18 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
         });
     }
     // Those that come after what was locked are next.
-    if let Some(last) = held.iter().max_by_key(|&&lane| session.distance(lane)) {
-        session.turn = (last + 1) % LANES;
+    if let Some(last) = held.iter().max_by_key(|seen| session.distance(seen.lane)) {
+        session.turn = (last.lane + 1) % LANES;
     }
 
     let reading = Instant::now();
-    let swept = held.iter().copied().find(|&lane| view.sweeping(lane));
+    let held_lanes: Vec<usize> = held.iter().map(|seen| seen.lane).collect();
+    let due_lanes: Vec<usize> = held
+        .iter()
+        .filter(|seen| seen.due.is_some_and(|due| due <= poll.now))
+        .map(|seen| seen.lane)
+        .collect();
+    let swept = held_lanes.iter().copied().find(|&lane| view.sweeping(lane));
     let mut claim = PostgresClaim {
         shared: Arc::clone(shared),
         session,
@@ -173,12 +228,25 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
         broken: Vec::new(),
         due_keys: HashMap::new(),
         lanes: Vec::new(),
+        blocked_lanes: held
+            .iter()
+            .filter(|seen| seen.blocked)
+            .map(|seen| seen.lane as i16)
+            .collect(),
     };
-    claim.read_due(&held, &poll.due, poll.now, limits).await?;
-    claim.read_hot(&held, limits).await?;
+    claim.read_due(&due_lanes, limits).await?;
+    claim.read_hot(&held_lanes, limits).await?;
+    let took = reading.elapsed();
     if let Some(lane) = swept {
-        shared.knowledge().swept(lane, reading.elapsed());
+        shared.knowledge().swept(lane, took);
     }
+    // After a start all lanes are deep, and most of them quickly read: one at a time would give each of
+    // the first 64 claims the few keys of one lane.
+    claim.session.deep = if held.iter().any(|seen| !seen.probed) && took < DEEP_READ {
+        (claim.session.deep * 2).min(LANES)
+    } else {
+        1
+    };
 
     // More lanes had work than were locked, and those that were locked gave little: the next claim of
     // this session takes more at once, which saves transactions.
@@ -208,16 +276,9 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
 impl PostgresClaim {
     async fn read_due(
         &mut self,
-        held: &[usize],
-        due: &[Option<i64>],
-        now: i64,
+        lanes: &[usize],
         limits: &ClaimLimits,
     ) -> Result<(), SessionError> {
-        let lanes: Vec<usize> = held
-            .iter()
-            .copied()
-            .filter(|&lane| due[lane].is_some_and(|due| due <= now))
-            .collect();
         if lanes.is_empty() {
             return Ok(());
         }
@@ -229,15 +290,13 @@ impl PostgresClaim {
             0 => return Ok(()),
             half => half,
         };
-        let floors: Vec<i64> = lanes.iter().map(|&l| self.view.due_floor_of(l)).collect();
-        let numbers: Vec<i16> = lanes.iter().map(|&lane| lane as i16).collect();
         let rows = self
             .shared
             .statements
             .due
             .query()
-            .bind(numbers)
-            .bind(floors)
+            .bind(column(lanes, |&lane| lane as i16))
+            .bind(column(lanes, |&lane| self.view.due_floor_of(lane)))
             .bind(to_i32(count))
             .bind(to_i64(limits.bytes / 2))
             .fetch_all(&mut self.session.connection)
@@ -287,68 +346,69 @@ impl PostgresClaim {
     }
 
     async fn read_hot(&mut self, held: &[usize], limits: &ClaimLimits) -> Result<(), SessionError> {
+        let taken: usize = self
+            .messages
+            .iter()
+            .map(|claimed| claimed.message.size())
+            .sum();
         let room = limits.messages.saturating_sub(self.messages.len());
-        let bytes = limits.bytes.saturating_sub(
-            self.messages
-                .iter()
-                .map(|claimed| claimed.message.size())
-                .sum(),
-        );
+        let bytes = limits.bytes.saturating_sub(taken);
         if room == 0 || (bytes == 0 && !self.messages.is_empty()) {
             return Ok(());
         }
-        let view = &self.view;
-        let a_lane = room.div_ceil(held.len()).max(1);
-        let bases = view.bases(held.iter().copied());
-        let numbers: Vec<i16> = held.iter().map(|&lane| lane as i16).collect();
-        let cleared: Vec<i64> = held.iter().map(|&lane| view.cleared_of(lane)).collect();
-        let floors: Vec<i64> = held.iter().map(|&lane| view.floor_of(lane)).collect();
-        let rows = self
-            .shared
-            .statements
-            .read
-            .query()
-            .bind(bases.snapshots)
-            .bind(view.mark_positions())
-            .bind(view.mark_xids())
-            .bind(numbers)
-            .bind(bases.of)
-            .bind(cleared)
-            .bind(floors)
-            .bind(to_i32(a_lane))
-            .bind(to_i32(room))
-            .bind(to_i64(bytes))
-            .bind(self.messages.is_empty())
-            .fetch_all(&mut self.session.connection)
-            .await?;
+        // Every lane has its share. There may be less room than lanes.
+        let held = &held[..held.len().min(room)];
+        let a_lane = room / held.len();
+        let a_message = bytes / room;
+        let mut rows = Vec::new();
+        if !self.session.large {
+            rows = self
+                .hot_rows(held, a_lane, Bytes::EachMessage(a_message))
+                .await?;
+            self.session.large = rows.iter().any(|row| row.cut.is_some());
+        }
+        if self.session.large {
+            let alone = self.messages.is_empty();
+            rows = self
+                .hot_rows(held, a_lane, Bytes::InAll { bytes, alone })
+                .await?;
+        }
 
-        // The count or the byte bound may have cut off more of the last lane, and lanes after it.
-        let mut cut = rows.len() == room;
+        // The byte bound may have cut off more of the last lane, and the lanes after it.
+        let mut cut = false;
+        let mut largest = 0;
         let mut last_lane: Option<i16> = None;
         let mut read: HashMap<usize, (usize, i64)> = HashMap::new();
-        for row in &rows {
-            let (fits, is_last): (bool, bool) = (row.try_get(4)?, row.try_get(5)?);
-            cut |= is_last;
-            if !fits {
+        for HotRow {
+            place,
+            head,
+            cut: here,
+            row,
+        } in &rows
+        {
+            cut |= here.is_some();
+            if *here == Some(true) {
                 break;
             }
-            let lane: i16 = row.try_get(0)?;
-            last_lane = Some(lane);
-            let (position, key_hash): (i64, i64) = (row.try_get(1)?, row.try_get(2)?);
-            let head: Option<i64> = row.try_get(3)?;
-            let (count, last) = read.entry(lane as usize).or_default();
-            (*count, *last) = (*count + 1, position);
-            let place = Place {
-                lane,
-                key_hash,
-                position,
-                hot: Some(Tid::from_sent(row.try_get(6)?)?),
-            };
+            last_lane = Some(place.lane);
+            let (count, last) = read.entry(place.lane as usize).or_default();
+            (*count, *last) = (*count + 1, place.position);
             match head {
-                Some(head) => self.followers.push(Follower { place, head }),
-                None => self.take(row, 7, place, 0, 0),
+                Some(head) => self.followers.push(Follower {
+                    place: *place,
+                    head: *head,
+                }),
+                None => {
+                    let taken = self.messages.len();
+                    self.take(row, 5, *place, 0, 0);
+                    if let Some(claimed) = self.messages.get(taken) {
+                        largest = largest.max(claimed.message.size());
+                    }
+                }
             }
         }
+        // The two measures differ a little in what they count, so not at the very bound.
+        self.session.large &= cut || largest > a_message / 2;
 
         // A lane was read to its end if its limit was not reached and nothing was cut off before that.
         let mut reached = cut && last_lane.is_none();
@@ -365,6 +425,46 @@ impl PostgresClaim {
             }
         }
         Ok(())
+    }
+
+    /// The next rows of the lanes, lane by lane and in order.
+    async fn hot_rows(
+        &mut self,
+        held: &[usize],
+        a_lane: usize,
+        bound: Bytes,
+    ) -> Result<Vec<HotRow>, SessionError> {
+        let (view, statements) = (&self.view, &self.shared.statements);
+        let bases = view.bases(held);
+        let statement = match bound {
+            Bytes::EachMessage(_) => &statements.read,
+            Bytes::InAll { .. } => &statements.read_large,
+        };
+        let query = statement
+            .query()
+            .bind(bases.snapshots)
+            .bind(view.mark_positions())
+            .bind(view.mark_xids())
+            .bind(column(held, |&lane| lane as i16))
+            .bind(bases.of)
+            .bind(column(held, |&lane| view.cleared_of(lane)))
+            .bind(column(held, |&lane| view.floor_of(lane)))
+            .bind(to_i32(a_lane));
+        let query = match bound {
+            Bytes::EachMessage(bytes) => query.bind(to_i64(bytes)),
+            Bytes::InAll { bytes, alone } => query.bind(to_i64(bytes)).bind(alone),
+        };
+        let rows = query.fetch_all(&mut self.session.connection).await?;
+        let mut rows = rows
+            .into_iter()
+            .map(HotRow::new)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut rank = [LANES; LANES];
+        for (number, &lane) in held.iter().enumerate() {
+            rank[lane] = number;
+        }
+        rows.sort_by_key(|row| (rank[row.place.lane as usize], row.place.position));
+        Ok(rows)
     }
 
     /// Takes a row into the claim; the columns of the message start at `column`.
@@ -424,7 +524,7 @@ fn decode(row: &PgRow, column: usize) -> Result<Message, String> {
         None => Ok(Headers::default()),
     };
     headers
-        .and_then(|headers| Message::from_parts(id, topic, key, payload.map(Bytes::from), headers))
+        .and_then(|headers| Message::from_parts(id, topic, key, payload.map(Into::into), headers))
         .map_err(|error| error.to_string())
 }
 

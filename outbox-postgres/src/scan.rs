@@ -77,16 +77,25 @@ pub(crate) struct Start {
     pub(crate) base: String,
 }
 
+/// What the poll saw of one lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) lane: usize,
+    pub(crate) floor: i64,
+    /// Looked into; a lane that is too deep for that is not.
+    pub(crate) probed: bool,
+    pub(crate) head: Option<i64>,
+    /// When the next key of the lane is due, in microseconds since the epoch.
+    pub(crate) due: Option<i64>,
+    pub(crate) locked: bool,
+    /// Keys of the lane may be blocked.
+    pub(crate) blocked: bool,
+}
+
 /// What the poll saw, and what it locked.
 #[derive(Debug)]
 pub(crate) struct Poll {
-    pub(crate) floors: Vec<i64>,
-    /// Near enough to be looked at.
-    pub(crate) near: Vec<bool>,
-    pub(crate) probed: Vec<bool>,
-    pub(crate) heads: Vec<Option<i64>>,
-    pub(crate) due: Vec<Option<i64>>,
-    pub(crate) locked: Vec<bool>,
+    pub(crate) lanes: Vec<Seen>,
     /// How many lanes it would have locked, had it been allowed all and others none.
     pub(crate) wanted: i64,
     /// The database's time, in microseconds since the epoch.
@@ -100,7 +109,7 @@ pub(crate) struct Poll {
 
 /// The server is not the one of before, or went back in time: what is known must be forgotten.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server has been restarted, restored or failed over")]
+#[error("the server has been restarted, restored or failed over, or its clock set back")]
 pub(crate) struct OtherServer;
 
 /// What all sessions of a store know together.
@@ -113,6 +122,8 @@ pub(crate) struct Scan {
     lanes: [Lane; LANES],
     /// The highest value of the sequence that a statement has returned.
     q: i64,
+    /// The latest time that a poll has seen.
+    now: i64,
     epoch: String,
 }
 
@@ -153,6 +164,7 @@ impl Scan {
             }],
             lanes: std::array::from_fn(|_| lane.clone()),
             q: start.q,
+            now: i64::MIN,
             epoch: start.epoch,
         }
     }
@@ -180,10 +192,11 @@ impl Scan {
             self.own_xid(view, xid);
         }
         self.q = self.q.max(poll.q);
-        for (number, lane) in self.lanes.iter_mut().enumerate() {
-            let seen = &view.known.lanes[number];
-            if poll.near[number] && lane.version == seen.version {
-                lane.clone_from(seen);
+        self.now = self.now.max(poll.now);
+        for seen in &poll.lanes {
+            let (lane, known) = (&mut self.lanes[seen.lane], &view.known.lanes[seen.lane]);
+            if lane.version == known.version {
+                lane.clone_from(known);
                 lane.version += 1;
             }
         }
@@ -259,25 +272,23 @@ impl View {
 
     /// Takes in what the poll saw.
     pub(crate) fn polled(&mut self, poll: &Poll) -> Result<(), OtherServer> {
-        if poll.epoch != self.known.epoch || poll.q < self.known.q {
+        if poll.epoch != self.known.epoch || poll.q < self.known.q || poll.now < self.known.now {
             return Err(OtherServer);
         }
         if let Some(xid) = poll.xid {
             self.check_xid(xid)?;
         }
         self.snapshot = poll.snapshot.as_str().into();
-        for (number, lane) in self.known.lanes.iter_mut().enumerate() {
-            lane.floor = poll.floors[number];
-            if !poll.near[number] {
-                continue;
-            }
-            if poll.probed[number] {
-                lane.cleared = poll.heads[number].map_or(EMPTY, |head| head - 1);
+        for seen in &poll.lanes {
+            let lane = &mut self.known.lanes[seen.lane];
+            lane.floor = seen.floor;
+            if seen.probed {
+                lane.cleared = seen.head.map_or(EMPTY, |head| head - 1);
                 lane.base = Arc::clone(&self.snapshot);
             } else {
                 lane.look = true;
             }
-            let before_due = poll.due[number].map_or(i64::MAX, |due| due - 1);
+            let before_due = seen.due.map_or(i64::MAX, |due| due - 1);
             lane.due_floor = lane.due_floor.max(before_due.min(poll.now - REPLAY_MICROS));
         }
         Ok(())
@@ -300,10 +311,10 @@ impl View {
     }
 
     /// The bases of these lanes.
-    pub(crate) fn bases(&self, lanes: impl Iterator<Item = usize>) -> Bases {
+    pub(crate) fn bases(&self, lanes: &[usize]) -> Bases {
         let mut distinct: Vec<&str> = Vec::new();
         let mut of = Vec::new();
-        for lane in lanes {
+        for &lane in lanes {
             let base = &*self.known.lanes[lane].base;
             let index = distinct.iter().position(|known| *known == base);
             of.push(index.unwrap_or(distinct.len()) as i32);
@@ -317,16 +328,9 @@ impl View {
         }
     }
 
-    pub(crate) fn cleared(&self) -> Vec<i64> {
-        self.known.lanes.iter().map(|lane| lane.cleared).collect()
-    }
-
-    pub(crate) fn looks(&self) -> Vec<bool> {
-        self.known.lanes.iter().map(|lane| lane.look).collect()
-    }
-
-    pub(crate) fn due_floors(&self) -> Vec<i64> {
-        self.known.lanes.iter().map(|lane| lane.due_floor).collect()
+    /// Whether a lane has to be read from `cleared` before a probe of it is cheap.
+    pub(crate) fn looks_at(&self, lane: usize) -> bool {
+        self.known.lanes[lane].look
     }
 
     pub(crate) fn cleared_of(&self, lane: usize) -> i64 {
@@ -381,14 +385,22 @@ mod tests {
         Scan::new(start, 1)
     }
 
+    fn seen(lane: usize) -> Seen {
+        Seen {
+            lane,
+            floor: 0,
+            probed: true,
+            head: None,
+            due: None,
+            locked: false,
+            blocked: false,
+        }
+    }
+
+    /// Of all lanes, in their order.
     fn poll(q: i64) -> Poll {
         Poll {
-            floors: vec![0; LANES],
-            near: vec![true; LANES],
-            probed: vec![true; LANES],
-            heads: vec![None; LANES],
-            due: vec![None; LANES],
-            locked: vec![false; LANES],
+            lanes: (0..LANES).map(seen).collect(),
             wanted: 0,
             now: REPLAY_MICROS * 2,
             q,
@@ -414,11 +426,11 @@ mod tests {
     fn a_probed_lane_is_cleared_up_to_its_head() {
         let mut scan = scan();
         let mut poll = poll(500);
-        poll.heads[3] = Some(42);
+        poll.lanes[3].head = Some(42);
         polled(&mut scan, &poll);
         let view = scan.view();
         assert_eq!((view.cleared_of(3), view.cleared_of(4)), (41, EMPTY));
-        let bases = view.bases([3, 4].into_iter());
+        let bases = view.bases(&[3, 4]);
         assert_eq!(bases.snapshots, ["200:210:205"]);
         assert_eq!(bases.of, [0, 0]);
     }
@@ -428,17 +440,17 @@ mod tests {
         let mut scan = scan();
         let mut poll = poll(500);
         // Too deep, and too far away.
-        poll.probed[5] = false;
-        (poll.near[6], poll.probed[6]) = (false, false);
+        poll.lanes[5].probed = false;
+        poll.lanes.remove(6);
         polled(&mut scan, &poll);
         let view = scan.view();
         assert_eq!((view.cleared_of(5), view.cleared_of(6)), (0, 0));
-        assert_eq!((view.looks()[5], view.looks()[6]), (true, false));
+        assert_eq!((view.looks_at(5), view.looks_at(6)), (true, false));
         assert_eq!(
             (view.due_floor_of(5), view.due_floor_of(6)),
             (REPLAY_MICROS, 0)
         );
-        let bases = view.bases([4, 5, 6, 7].into_iter());
+        let bases = view.bases(&[4, 5, 6, 7]);
         assert_eq!(bases.snapshots, ["200:210:205", "101:101:"]);
         assert_eq!(bases.of, [0, 1, 1, 0]);
     }
@@ -450,7 +462,7 @@ mod tests {
         scan.settled(&first, &[(3, 250)]);
         let view = scan.view();
         assert_eq!(view.cleared_of(3), 250);
-        assert_eq!(view.bases([3].into_iter()).snapshots, ["200:210:205"]);
+        assert_eq!(view.bases(&[3]).snapshots, ["200:210:205"]);
     }
 
     #[test]
@@ -461,7 +473,7 @@ mod tests {
         let mut seen = poll(500);
         seen.snapshot = "201:211:".into();
         // The holder has deleted up to 250 and not committed.
-        (seen.heads[3], seen.heads[4]) = (Some(200), Some(300));
+        (seen.lanes[3].head, seen.lanes[4].head) = (Some(200), Some(300));
         other.polled(&seen).unwrap();
         scan.settled(&holder, &[(3, 250)]);
         scan.polled(&other, &seen);
@@ -503,11 +515,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_or_transaction_id_that_went_back_is_another_server() {
+    fn a_sequence_transaction_id_or_clock_that_went_back_is_another_server() {
         let mut scan = scan();
         polled(&mut scan, &poll(500));
         assert_eq!(scan.view().polled(&poll(499)), Err(OtherServer));
         assert_eq!(scan.view().check_xid(99), Err(OtherServer));
+        let mut earlier = poll(600);
+        earlier.now -= 1;
+        assert_eq!(scan.view().polled(&earlier), Err(OtherServer));
         let mut lower = poll(600);
         lower.xid = Some(99);
         assert_eq!(scan.view().polled(&lower), Err(OtherServer));
@@ -564,7 +579,7 @@ mod tests {
     fn a_lane_that_is_not_held_keeps_due_keys_of_a_replay_in_sight() {
         let mut scan = scan();
         let mut poll = poll(500);
-        poll.due[2] = Some(1_000);
+        poll.lanes[2].due = Some(1_000);
         polled(&mut scan, &poll);
         let view = scan.view();
         assert_eq!(view.due_floor_of(2), 999);
@@ -577,13 +592,13 @@ mod tests {
     fn a_sweep_reads_below_the_floor_once() {
         let mut scan = scan();
         let mut poll = poll(500);
-        poll.floors[8] = 300;
+        poll.lanes[8].floor = 300;
         let earlier = polled(&mut scan, &poll);
         assert_eq!(earlier.floor_of(8), 300);
         scan.sweep(8);
         // A claim that was open when the lane was marked is not the sweep.
         scan.settled(&earlier, &[(8, EMPTY)]);
-        poll.probed[8] = false;
+        poll.lanes[8].probed = false;
         let view = polled(&mut scan, &poll);
         assert_eq!((view.floor_of(8), view.cleared_of(8)), (0, 0));
         assert!(view.sweeping(8));

@@ -10,8 +10,8 @@ use outbox_core::ClaimLimits;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
-use crate::scan::{LANES, Poll, Start, View};
-use crate::statements::Statements;
+use crate::scan::{LANES, Poll, Seen, Start, View};
+use crate::statements::{Statements, column};
 
 pub(crate) struct Session {
     pub(crate) connection: PgConnection,
@@ -21,10 +21,16 @@ pub(crate) struct Session {
     pub(crate) turn: usize,
     /// How many lanes from there on it looks at.
     pub(crate) reach: usize,
+    /// How many lanes that are too deep for a probe it may read.
+    pub(crate) deep: usize,
     /// Whether a claim of one message takes a due one, where there is a choice.
     pub(crate) due_first: bool,
+    /// Whether the last messages were too large to be read without adding up their bytes.
+    pub(crate) large: bool,
     /// When the floor of each lane was last written.
     pub(crate) floor_written: [Option<Instant>; LANES],
+    /// When it was last asked whether a lane with blocked keys has none any more.
+    pub(crate) unblocked: Option<Instant>,
     /// For flushing, where that is asked: a claim's own transaction is open.
     flusher: Option<PgConnection>,
     server_version: u32,
@@ -41,6 +47,9 @@ pub(crate) enum SessionError {
     /// what was already delivered.
     #[error("the sequence message_position must have CACHE 1, INCREMENT 1 and NO CYCLE")]
     Sequence,
+    /// Somebody has deleted rows of `lane`, and messages of these lanes would never be found.
+    #[error("the table lane does not have the {LANES} rows that belong there")]
+    Lanes,
 }
 
 impl Session {
@@ -81,8 +90,11 @@ impl Session {
             width,
             turn: fastrand::usize(..LANES),
             reach: LANES,
+            deep: 1,
             due_first: false,
+            large: false,
             floor_written: [None; LANES],
+            unblocked: None,
             flusher: None,
             server_version: server_version.unsigned_abs(),
         };
@@ -118,47 +130,57 @@ impl Session {
         statements: &Statements,
         view: &View,
         width: usize,
-    ) -> Result<Poll, sqlx::Error> {
-        // A lane out of reach is not looked at, whatever its base.
-        let near = |lane| self.distance(lane) < self.reach;
-        let bases = view.bases((0..LANES).map(|lane| if near(lane) { lane } else { self.turn }));
+    ) -> Result<Poll, SessionError> {
+        let lanes: Vec<usize> = (0..self.reach)
+            .map(|distance| (self.turn + distance) % LANES)
+            .collect();
+        let bases = view.bases(&lanes);
         let row = statements
             .poll
             .query()
             .bind(bases.snapshots)
             .bind(view.mark_positions())
             .bind(view.mark_xids())
+            .bind(column(&lanes, |&lane| lane as i16))
             .bind(bases.of)
-            .bind(view.cleared())
-            .bind(view.looks())
-            .bind(view.due_floors())
+            .bind(column(&lanes, |&lane| view.cleared_of(lane)))
+            .bind(column(&lanes, |&lane| view.looks_at(lane)))
+            .bind(column(&lanes, |&lane| view.due_floor_of(lane)))
             .bind(crate::scan::PROBE_DEPTH)
             .bind(width as i32)
-            .bind(self.turn as i32)
-            .bind(self.reach as i32)
+            .bind(self.deep as i32)
             .fetch_one(&mut self.connection)
             .await?;
-        let poll = Poll {
-            floors: row.try_get(0)?,
-            near: row.try_get(1)?,
-            probed: row.try_get(2)?,
-            heads: row.try_get(3)?,
-            due: row.try_get(4)?,
-            locked: row.try_get(5)?,
-            wanted: row.try_get(6)?,
-            now: row.try_get(7)?,
-            q: row.try_get(8)?,
-            snapshot: row.try_get(9)?,
-            epoch: row.try_get(10)?,
-            xid: row.try_get(11)?,
-        };
-        if poll.floors.len() != LANES {
-            return Err(sqlx::Error::Protocol(format!(
-                "the lane table has {} rows where {LANES} belong",
-                poll.floors.len()
-            )));
+        let seen: Option<Vec<i16>> = row.try_get(0)?;
+        let seen = seen.unwrap_or_default();
+        if seen.len() != lanes.len() {
+            return Err(SessionError::Lanes);
         }
-        Ok(poll)
+        let (floors, probed): (Vec<i64>, Vec<bool>) = (row.try_get(1)?, row.try_get(2)?);
+        let heads: Vec<Option<i64>> = row.try_get(3)?;
+        let due: Vec<Option<i64>> = row.try_get(4)?;
+        let (locked, blocked): (Vec<bool>, Vec<bool>) = (row.try_get(5)?, row.try_get(6)?);
+        Ok(Poll {
+            lanes: seen
+                .into_iter()
+                .enumerate()
+                .map(|(at, lane)| Seen {
+                    lane: lane as usize,
+                    floor: floors[at],
+                    probed: probed[at],
+                    head: heads[at],
+                    due: due[at],
+                    locked: locked[at],
+                    blocked: blocked[at],
+                })
+                .collect(),
+            wanted: row.try_get(7)?,
+            now: row.try_get(8)?,
+            q: row.try_get(9)?,
+            snapshot: row.try_get(10)?,
+            epoch: row.try_get(11)?,
+            xid: row.try_get(12)?,
+        })
     }
 
     /// Waits until the server's disk holds everything that is visible now.

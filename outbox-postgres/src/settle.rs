@@ -12,12 +12,17 @@ use outbox_core::Outcome;
 use crate::claim::{Place, PostgresClaim};
 use crate::scan::EMPTY;
 use crate::session::SessionError;
+use crate::statements::column;
 use plan::{Dead, Plan};
 
 /// A floor is written at most so often for one lane, and only when it has moved so far: every write
 /// leaves a dead version of the row that each claim locks.
 const FLOOR_EVERY: Duration = Duration::from_secs(600);
 const FLOOR_DISTANCE: i64 = 100_000;
+
+/// How often a session asks whether lanes with blocked keys have none any more. Each change leaves a dead
+/// version of the lane's row.
+const UNBLOCK_EVERY: Duration = Duration::from_secs(60);
 
 impl PostgresClaim {
     /// Settles, commits and gives the session back. On any error the session is dropped, and its
@@ -40,6 +45,8 @@ impl PostgresClaim {
         self.block(&plan).await?;
         self.count(&plan).await?;
         self.promote(&plan).await?;
+
+        self.unblock().await?;
 
         let cleared = self.cleared(&plan);
         let floors = self.floors(&cleared);
@@ -202,6 +209,23 @@ impl PostgresClaim {
         Ok(())
     }
 
+    /// Now and then, when nothing of a lane is blocked any more, the next claims may know.
+    async fn unblock(&mut self) -> Result<(), SessionError> {
+        let asked = self.session.unblocked;
+        if self.blocked_lanes.is_empty() || asked.is_some_and(|at| at.elapsed() < UNBLOCK_EVERY) {
+            return Ok(());
+        }
+        self.shared
+            .statements
+            .settle_unblock
+            .query()
+            .bind(&self.blocked_lanes)
+            .execute(&mut self.session.connection)
+            .await?;
+        self.session.unblocked = Some(Instant::now());
+        Ok(())
+    }
+
     /// How far each lane that was read is cleared once this settle has committed.
     fn cleared(&self, plan: &Plan) -> Vec<(usize, i64)> {
         self.lanes
@@ -249,12 +273,4 @@ fn report_missing(what: &'static str, expected: usize, found: u64) {
             "rows that this claim held are gone: deleted by hand, or a fault"
         );
     }
-}
-
-/// One value of each row, as an array for Postgres.
-fn column<'a, R: 'a, V>(
-    rows: impl IntoIterator<Item = &'a R>,
-    value: impl Fn(&'a R) -> V,
-) -> Vec<V> {
-    rows.into_iter().map(value).collect()
 }

@@ -32,6 +32,7 @@ macro_rules! statements {
             pub(crate) fn new(schema: &Schema, pooled: bool, asynchronous_settle: bool) -> Self {
                 let statement = |text: &str| {
                     let text = text
+                        .replace("{walk}", include_str!("../sql/walk.sql"))
                         .replace("{bound}", include_str!("../sql/bound.sql"))
                         .replace("{epoch}", include_str!("../sql/epoch.sql"));
                     Statement { text: schema.sql(&text).into(), persistent: !pooled }
@@ -51,6 +52,7 @@ statements!(
     snapshot,
     poll,
     read,
+    read_large,
     due,
     settle_delivered,
     settle_park,
@@ -62,6 +64,7 @@ statements!(
     settle_dead,
     settle_parked_dead,
     settle_floor,
+    settle_unblock,
 );
 
 /// One statement.
@@ -120,4 +123,12 @@ impl Statements {
 /// As a setting of Postgres, which is a positive number of 31 bits.
 fn millis(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+/// One value of each row, as an array for Postgres.
+pub(crate) fn column<'a, R: 'a, V>(
+    rows: impl IntoIterator<Item = &'a R>,
+    value: impl Fn(&'a R) -> V,
+) -> Vec<V> {
+    rows.into_iter().map(value).collect()
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use outbox_core::{Outcome, PublishError, Store};
+use outbox_core::{ClaimLimits, Outcome, PublishError, Store};
 use sqlx::PgPool;
 use support::store::{
     DEADLINE, Db, contents, deliver, deliver_some, limits, message, of_key, on_both_servers,
@@ -226,6 +226,59 @@ on_both_servers! {
         db.enqueue("key", "good").await;
         assert_eq!(of_key(&deliver_some(&store, &limits(10)).await, "key"), ["good"]);
         assert_eq!(db.places().await, [0, 0, 50, 0]);
+    }
+
+    /// A claim asks for each message whether its key is blocked only in lanes that say so.
+    async fn a_lane_says_whether_keys_are_blocked_in_it(db: Db) {
+        let blocked = "SELECT count(*) FROM {schema}.lane WHERE blocked";
+        let store = db.outbox.store(&db.pool);
+        let park_the_head = async || {
+            db.enqueue("key", "head").await;
+            let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+            // Due at once, so that it is not waited for.
+            let outcome = Outcome::Park {
+                after: Duration::ZERO,
+                counted: true,
+                error: PublishError::retryable("no"),
+            };
+            claim.settle(vec![outcome]).await.unwrap();
+        };
+        park_the_head().await;
+        assert_eq!(db.number(blocked).await, 1);
+        // Another relay; a new one asks at once whether that is still so.
+        let other = db.outbox.store(&db.pool);
+        assert_eq!(of_key(&deliver(&other, 1).await, "key"), ["head"]);
+        assert_eq!(db.number(blocked).await, 0);
+
+        park_the_head().await;
+        db.enqueue("key", "follower").await;
+        assert_eq!(of_key(&deliver(&other, 2).await, "key"), ["head", "follower"]);
+        assert_eq!(db.number(blocked).await, 1, "it asks again after a minute");
+    }
+
+    /// Small messages are read without adding up their bytes; a large one among them ends that.
+    async fn a_large_message_among_small_ones_keeps_to_the_bound_and_the_order(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        let small = ClaimLimits { bytes: 10_000, ..limits(100) };
+        let mut expected = Vec::new();
+        for number in 0..60 {
+            let content = match number % 20 {
+                10..14 => number.to_string().repeat(2_000),
+                _ => number.to_string(),
+            };
+            db.enqueue("key", &content).await;
+            expected.push(content);
+        }
+        let mut delivered = Vec::new();
+        while delivered.len() < expected.len() {
+            let claim = store.claim(&small).await.unwrap().expect("what is left");
+            let bytes: usize = claim.messages().iter().map(|claimed| claimed.message.size()).sum();
+            assert!(bytes <= 10_000, "{bytes} bytes at once");
+            delivered.extend(of_key(&contents(&*claim), "key"));
+            let outcomes = vec![Outcome::Delivered; claim.messages().len()];
+            claim.settle(outcomes).await.unwrap();
+        }
+        assert_eq!(delivered, expected);
     }
 
     /// Blocked without a parked message, as after a delete by hand: freed, not looked at for ever.

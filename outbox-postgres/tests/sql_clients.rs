@@ -68,7 +68,7 @@ async fn json_is_kept_as_it_is_written(f: Fixture) {
         .await
         .unwrap();
     f.execute(
-        "SELECT {schema}.enqueue_json('t', row_to_json(l)) FROM {schema}.lane AS l WHERE lane = 3",
+        "SELECT {schema}.enqueue_json('t', row_to_json(l)) FROM (SELECT 3 AS lane, 0 AS floor) AS l",
     )
     .await
     .unwrap();
