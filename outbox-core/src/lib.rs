@@ -9,7 +9,8 @@
 //! [`memory`] has a store and a publisher for tests and trials.
 //!
 //! Where to read next: [`Message`] for what travels, [`Store`] and [`Publisher`] for the contracts
-//! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives.
+//! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives,
+//! [`Router`] for several brokers behind one relay.
 
 pub mod memory;
 mod message;
@@ -17,6 +18,7 @@ mod order;
 mod publisher;
 mod relay;
 mod retry;
+mod router;
 mod store;
 
 pub use message::{
@@ -27,6 +29,7 @@ pub use order::{OnDead, OrderMode};
 pub use publisher::{Answer, Delivery, PublishError, PublishErrorKind, Publisher, PublisherExt};
 pub use relay::{InvalidConfig, Relay, RelayBuilder, RelayMonitor};
 pub use retry::{ExponentialBackoff, RetryPolicy};
+pub use router::{BrokerLimits, Router, RouterBuilder};
 pub use store::{Claim, ClaimLimits, Claimed, Outcome, Store, StoreError};
 
 /// For implementing [`Store`], [`Claim`] and [`Publisher`].

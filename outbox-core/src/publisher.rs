@@ -5,8 +5,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use crate::Message;
+use crate::router::Heard;
 
 /// Hands messages to a broker.
 ///
@@ -67,6 +69,8 @@ pub struct Delivery<'a> {
     message: &'a Message,
     answer: &'a Answer,
     one_of_many: bool,
+    heard: Option<&'a Heard<'a>>,
+    deadline: Option<Instant>,
 }
 
 impl<'a> Delivery<'a> {
@@ -76,6 +80,8 @@ impl<'a> Delivery<'a> {
             message,
             answer,
             one_of_many: false,
+            heard: None,
+            deadline: None,
         }
     }
 
@@ -86,6 +92,12 @@ impl<'a> Delivery<'a> {
 
     /// Reports what the broker answered. The first report counts, later ones are ignored.
     pub fn report(&self, answer: Result<(), PublishError>) {
+        if self.answer.get().is_some() {
+            return;
+        }
+        if let Some(heard) = self.heard {
+            heard.note(&answer);
+        }
         let answer = match answer {
             Err(error)
                 if self.one_of_many && error.kind() == PublishErrorKind::BrokerUnavailable =>
@@ -97,6 +109,11 @@ impl<'a> Delivery<'a> {
             }
             answer => answer,
         };
+        let mut outer = self.heard.and_then(Heard::outer);
+        while let Some(heard) = outer {
+            heard.note(&answer);
+            outer = heard.outer();
+        }
         // A second answer has nowhere to go, by contract.
         let _ = self.answer.0.set(answer);
     }
@@ -118,6 +135,34 @@ impl<'a> Delivery<'a> {
     pub fn one_of_many(self) -> Self {
         Self {
             one_of_many: true,
+            ..self
+        }
+    }
+
+    /// When the caller drops the call, where that is known.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    pub(crate) fn until(self, deadline: Instant) -> Self {
+        Self {
+            deadline: Some(deadline),
+            ..self
+        }
+    }
+
+    /// Who listens to what is reported.
+    pub(crate) fn heard(&self) -> Option<&'a Heard<'a>> {
+        self.heard
+    }
+
+    /// The same slot, and `heard` listens to what is reported into it.
+    pub(crate) fn heard_by<'b>(self, heard: &'b Heard<'b>) -> Delivery<'b>
+    where
+        'a: 'b,
+    {
+        Delivery {
+            heard: Some(heard),
             ..self
         }
     }

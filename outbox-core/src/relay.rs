@@ -46,6 +46,7 @@
 //! | `outbox_publish_seconds` | histogram | publishing of one claim |
 //! | `outbox_settle_seconds` | histogram | settling of one claim |
 //! | `outbox_outage` | gauge | 1 in an outage, 0 otherwise |
+//! | `outbox_broker_outage` | gauge | the same of one of several brokers behind a [`Router`](crate::Router), by the name of the `broker` |
 //!
 //! Through `tracing`: a warning when an outage or trouble of the store begins and one line when it
 //! ends; a warning for each dead message with its id, topic and reason; the rest at debug level, in a
@@ -62,7 +63,7 @@ mod config;
 mod health;
 mod monitor;
 mod stop;
-mod telemetry;
+pub(crate) mod telemetry;
 mod worker;
 
 use std::sync::Arc;

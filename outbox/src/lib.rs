@@ -24,6 +24,7 @@
 //! | make a message | [`Message::to`], and [`MessageBuilder`] for key, headers and payload |
 //! | enqueue it, make the tables | `postgres::Outbox`, `sqlite::Outbox` |
 //! | deliver, and stop cleanly | [`Relay::builder`], [`RelayBuilder`] for the settings, [`Relay::run_until`] |
+//! | deliver to several brokers, by topic | [`Router`] |
 //! | choose what order costs and gives | [`OrderMode`], [`OnDead`] |
 //! | choose when a failed message is tried again | [`ExponentialBackoff`], [`RetryPolicy`] |
 //! | test without a server | [`memory`] |

@@ -80,7 +80,7 @@ pub(super) async fn publish(
         let Some(wave) = plan.next_wave() else { break };
         let batch: Vec<Delivery<'_>> = wave
             .iter()
-            .map(|&index| Delivery::new(&claimed[index].message, &answers[index]))
+            .map(|&index| Delivery::new(&claimed[index].message, &answers[index]).until(deadline))
             .collect();
         let end = publish_wave(settings, publisher, &batch, deadline, stop).await;
         drop(batch);

@@ -210,14 +210,11 @@ pub(crate) fn check<T: PartialOrd + fmt::Debug>(
     if limits.contains(&value) {
         return Ok(());
     }
-    Err(InvalidConfig {
-        field,
-        value: format!("{value:?}"),
-        limits: format!("{:?} to {:?}", limits.start(), limits.end()),
-    })
+    let limits = format!("{:?} to {:?}", limits.start(), limits.end());
+    Err(InvalidConfig::new(field, format!("{value:?}"), limits))
 }
 
-/// A setting of a relay, or of its retry policy, is outside its limits.
+/// A setting of a relay, of its retry policy or of a router is outside its limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}, allowed is {limits}")]
 pub struct InvalidConfig {
@@ -227,7 +224,19 @@ pub struct InvalidConfig {
 }
 
 impl InvalidConfig {
-    /// The setting, by the name of its builder method or, of a retry policy, its type and argument.
+    pub(crate) fn new(
+        field: &'static str,
+        value: impl Into<String>,
+        limits: impl Into<String>,
+    ) -> Self {
+        Self {
+            field,
+            value: value.into(),
+            limits: limits.into(),
+        }
+    }
+
+    /// The setting, by the name of its builder method or, of other types, the type and its argument.
     pub fn field(&self) -> &'static str {
         self.field
     }

@@ -23,6 +23,7 @@ const CLAIM_SECONDS: &str = "outbox_claim_seconds";
 const PUBLISH_SECONDS: &str = "outbox_publish_seconds";
 const SETTLE_SECONDS: &str = "outbox_settle_seconds";
 const OUTAGE: &str = "outbox_outage";
+const BROKER_OUTAGE: &str = "outbox_broker_outage";
 
 /// Says what each metric is, to a recorder that wants to know.
 pub(super) fn describe() {
@@ -42,6 +43,7 @@ pub(super) fn describe() {
     describe_histogram!(PUBLISH_SECONDS, Unit::Seconds, "Publishing of one claim");
     describe_histogram!(SETTLE_SECONDS, Unit::Seconds, "Settling of one claim");
     describe_gauge!(OUTAGE, "1 in an outage, 0 otherwise");
+    describe_gauge!(BROKER_OUTAGE, "1 in an outage of this broker, 0 otherwise");
     gauge!(OUTAGE).set(0.0);
 }
 
@@ -116,4 +118,14 @@ pub(super) fn store_error(doing: &'static str) {
 
 pub(super) fn outage(on: bool) {
     gauge!(OUTAGE).set(if on { 1.0 } else { 0.0 });
+}
+
+/// Of one broker behind a router.
+pub(crate) fn broker_outage(broker: &str, on: bool) {
+    gauge!(BROKER_OUTAGE, "broker" => broker.to_owned()).set(if on { 1.0 } else { 0.0 });
+}
+
+/// A panic that a router caught, so that the relay does not see it.
+pub(crate) fn publisher_panicked() {
+    counter!(PANICS).increment(1);
 }

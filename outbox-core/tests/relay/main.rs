@@ -4,6 +4,7 @@
 mod fakes;
 mod log;
 mod recorder;
+mod routed;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use fakes::{Act, FakeBroker, FakeStore, Fault};
 use log::Log;
 use outbox_core::memory::{MemoryCounts, MemoryPublisher, MemoryStore};
 use outbox_core::{
-    Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Uuid,
+    Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Router, Uuid,
 };
 use recorder::Recorder;
 use tokio::sync::oneshot;
@@ -636,6 +637,15 @@ async fn one_of_everything() {
             _ => Act::Answer(Ok(())),
         }
     });
+    // What several brokers tell is tested in `routed.rs`.
+    drop(
+        Router::builder()
+            .broker("a", MemoryPublisher::new())
+            .broker("b", MemoryPublisher::new())
+            .route("a", "a")
+            .otherwise("b")
+            .build(),
+    );
     let running = Running::start(
         Relay::builder(store.clone(), broker)
             .workers(1)
