@@ -1,4 +1,4 @@
-//! A broker, and a publisher that talks to it over a connection for each call.
+//! A broker, of one or two, and a publisher that talks to it over a connection for each call.
 //!
 //! The connection is a task of its own: it takes the messages in their order, and may go on for a
 //! while after the call was dropped, as bytes on a network do.
@@ -16,6 +16,7 @@ use crate::world::{Mutant, World};
 
 pub(crate) struct SimPublisher {
     pub(crate) world: Arc<World>,
+    pub(crate) broker: usize,
 }
 
 /// What comes back over the connection.
@@ -56,6 +57,7 @@ impl Publisher for SimPublisher {
         let gone = Gone(Arc::default());
         tokio::spawn(connection(
             Arc::clone(world),
+            self.broker,
             messages.collect(),
             words,
             Arc::clone(&gone.0),
@@ -121,6 +123,7 @@ impl Drop for Gone {
 
 async fn connection(
     world: Arc<World>,
+    broker: usize,
     messages: Vec<Message>,
     words: mpsc::Sender<Word>,
     gone: Arc<AtomicBool>,
@@ -146,7 +149,7 @@ async fn connection(
             sleep(world.moment(1500)).await;
             world.fault("arrived after the call was dropped");
         }
-        let answer = match treatment(&world, &message) {
+        let answer = match treatment(&world, broker, &message) {
             Treatment::Take => {
                 take(&world, &message);
                 Ok(())
@@ -181,9 +184,9 @@ async fn connection(
     }
 }
 
-fn treatment(world: &World, message: &Message) -> Treatment {
+fn treatment(world: &World, broker: usize, message: &Message) -> Treatment {
     let rates = &world.rates;
-    if let Some(outage) = world.outage() {
+    if let Some(outage) = world.outage(broker) {
         return match outage.silent {
             true => {
                 world.fault("silent in an outage");
@@ -219,6 +222,9 @@ fn treatment(world: &World, message: &Message) -> Treatment {
     }
     if world.goes_wrong("taken and nacked", rates.taken_and_nacked) {
         return Treatment::TakeAndNack;
+    }
+    if (0..world.brokers).any(|other| other != broker && world.outage(other).is_some()) {
+        world.fault("taken while the other broker was away");
     }
     Treatment::Take
 }

@@ -182,6 +182,10 @@ fn together(world: &World, order: OrderMode, first: &Fate, second: &Fate) -> Opt
             if first.dead.is_some() || second.dead.is_some() {
                 return None;
             }
+            // Between two brokers there is no such promise.
+            if first.broker != second.broker {
+                return None;
+            }
             if again < taken {
                 let (first, second) = names();
                 return Some(Violation::NotSentAgain { first, second });

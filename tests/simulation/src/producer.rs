@@ -54,7 +54,8 @@ fn draw(world: &World, transaction: u32) -> Message {
     let mut state = world.lock();
     let id = Uuid::from_u128(state.rng.u128(..));
     let key = (state.rng.u8(0..10) > 0).then(|| format!("k{}", state.rng.u32(0..KEYS)));
-    let message = Message::to(format!("topic{}", state.rng.u8(0..3))).id(id);
+    let topic = state.rng.usize(0..3);
+    let message = Message::to(format!("topic{topic}")).id(id);
     let message = match &key {
         Some(key) => message.key(key),
         None => message,
@@ -67,6 +68,7 @@ fn draw(world: &World, transaction: u32) -> Message {
         Fate {
             name: format!("{}#{number}", key.as_deref().unwrap_or("-")),
             key,
+            broker: topic.min(world.brokers - 1),
             transaction,
             enqueued,
             committed: None,

@@ -4,7 +4,9 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use outbox_core::memory::{MemoryCounts, MemoryStore};
-use outbox_core::{ExponentialBackoff, OnDead, OrderMode, Relay, Uuid};
+use outbox_core::{
+    BrokerLimits, ExponentialBackoff, OnDead, OrderMode, Publisher, Relay, Router, Uuid,
+};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -19,6 +21,9 @@ use crate::world::{Mutant, Stats, World};
 const PRODUCERS: u32 = 3;
 const RELAYS: u64 = 2;
 const WORKERS: usize = 3;
+const PUBLISH_TIMEOUT: Duration = Duration::from_millis(400);
+const BACKOFF_FIRST: Duration = Duration::from_millis(20);
+const BACKOFF_LONGEST: Duration = Duration::from_millis(300);
 const STOP_GRACE: Duration = Duration::from_millis(200);
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
 /// In calm everything that is left is delivered within this time.
@@ -203,10 +208,7 @@ impl Operator {
             world: Arc::clone(&self.world),
             inner: self.store.clone(),
         };
-        let publisher = SimPublisher {
-            world: Arc::clone(&self.world),
-        };
-        Relay::builder(store, publisher)
+        Relay::builder(store, self.publisher(seed))
             .workers(WORKERS)
             .batch_messages(batch)
             .order(self.order)
@@ -220,15 +222,38 @@ impl Operator {
                 .expect("the policy is within its limits"),
             )
             .claim_wait(Duration::from_millis(500))
-            .publish_timeout(Duration::from_millis(400))
+            .publish_timeout(PUBLISH_TIMEOUT)
             .settle_timeout(SETTLE_TIMEOUT)
             .store_timeout(Duration::from_millis(300))
             .stop_grace(STOP_GRACE)
-            .backoff_first(Duration::from_millis(20))
-            .backoff_longest(Duration::from_millis(300))
+            .backoff_first(BACKOFF_FIRST)
+            .backoff_longest(BACKOFF_LONGEST)
             .seed(seed)
             .build()
             .expect("the settings are within their limits")
+    }
+
+    /// The one broker, or both of them behind a router.
+    fn publisher(&self, seed: u64) -> Box<dyn Publisher> {
+        let of = |broker| SimPublisher {
+            world: Arc::clone(&self.world),
+            broker,
+        };
+        if self.world.brokers == 1 {
+            return Box::new(of(0));
+        }
+        let limits = BrokerLimits::new()
+            .call_timeout(PUBLISH_TIMEOUT / 2 - Duration::from_millis(20))
+            .backoff_first(BACKOFF_FIRST)
+            .backoff_longest(BACKOFF_LONGEST);
+        let router = Router::builder()
+            .broker_with("first", of(0), limits.clone())
+            .broker_with("others", of(1), limits)
+            .route("topic0", "first")
+            .route("topic*", "others")
+            .seed(seed)
+            .build();
+        Box::new(router.expect("the router is within its limits"))
     }
 }
 

@@ -78,8 +78,9 @@ impl Rates {
     }
 }
 
-/// A time during which the broker is away.
+/// A time during which a broker is away.
 pub(crate) struct Outage {
+    pub(crate) broker: usize,
     pub(crate) from: Duration,
     pub(crate) to: Duration,
     pub(crate) silent: bool,
@@ -90,6 +91,8 @@ pub(crate) struct Outage {
 pub(crate) struct Fate {
     pub(crate) name: String,
     pub(crate) key: Option<String>,
+    /// The one that its topic goes to.
+    pub(crate) broker: usize,
     pub(crate) transaction: u32,
     /// When it was enqueued and when its transaction ended, in steps of the run.
     pub(crate) enqueued: u64,
@@ -149,6 +152,8 @@ pub(crate) struct World {
     end: Notify,
     pub(crate) start: Instant,
     pub(crate) rates: Rates,
+    /// How many there are; with several the relays publish through a router.
+    pub(crate) brokers: usize,
     pub(crate) outages: Vec<Outage>,
     pub(crate) on_dead: OnDead,
     pub(crate) mutant: Option<Mutant>,
@@ -176,16 +181,20 @@ impl World {
     ) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let rates = Rates::draw(&mut rng);
+        let brokers = rng.usize(1..=2);
         let mut outages = Vec::new();
-        let mut at = 0;
-        for _ in 0..rng.usize(0..3) {
-            let from = at + rng.u64(200..4000);
-            at = from + rng.u64(50..3000);
-            outages.push(Outage {
-                from: Duration::from_millis(from),
-                to: Duration::from_millis(at),
-                silent: rng.u8(0..4) == 0,
-            });
+        for broker in 0..brokers {
+            let mut at = 0;
+            for _ in 0..rng.usize(0..3) {
+                let from = at + rng.u64(200..4000);
+                at = from + rng.u64(50..3000);
+                outages.push(Outage {
+                    broker,
+                    from: Duration::from_millis(from),
+                    to: Duration::from_millis(at),
+                    silent: rng.u8(0..4) == 0,
+                });
+            }
         }
         let drawn = match rng.bool() {
             true => OnDead::Continue,
@@ -206,6 +215,7 @@ impl World {
             end: Notify::new(),
             start: Instant::now(),
             rates,
+            brokers,
             outages,
             on_dead: on_dead.unwrap_or(drawn),
             mutant,
@@ -258,12 +268,14 @@ impl World {
         Duration::from_millis(self.lock().rng.u64(0..=most))
     }
 
-    /// The outage of this moment.
-    pub(crate) fn outage(&self) -> Option<&Outage> {
+    /// The outage of a broker at this moment.
+    pub(crate) fn outage(&self, broker: usize) -> Option<&Outage> {
         let now = self.start.elapsed();
         let calm = self.lock().calm;
         let mut outages = self.outages.iter();
-        outages.find(|outage| !calm && outage.from <= now && now < outage.to)
+        outages.find(|outage| {
+            !calm && outage.broker == broker && outage.from <= now && now < outage.to
+        })
     }
 
     pub(crate) fn violation(&self, violation: Violation) {
