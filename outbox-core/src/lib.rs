@@ -10,11 +10,13 @@
 //!
 //! Where to read next: [`Message`] for what travels, [`Store`] and [`Publisher`] for the contracts
 //! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives,
-//! [`Router`] for several brokers behind one relay.
+//! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide.
 
+pub mod admin;
 pub mod memory;
 mod message;
 mod order;
+mod pattern;
 mod publisher;
 mod relay;
 mod retry;
@@ -26,6 +28,7 @@ pub use message::{
     MAX_PAYLOAD_BYTES, MAX_TOPIC_BYTES, Message, MessageBuilder, RESERVED_HEADER_PREFIX,
 };
 pub use order::{OnDead, OrderMode};
+pub use pattern::{InvalidPattern, TopicPattern};
 pub use publisher::{Answer, Delivery, PublishError, PublishErrorKind, Publisher, PublisherExt};
 pub use relay::{InvalidConfig, Relay, RelayBuilder, RelayMonitor};
 pub use retry::{ExponentialBackoff, RetryPolicy};
