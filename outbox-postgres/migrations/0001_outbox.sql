@@ -225,8 +225,17 @@ CREATE TABLE {schema}.dead (
     -- Whether the later messages of the key wait for a decision about this one.
     halted boolean NOT NULL
 );
-CREATE INDEX dead_by_key ON {schema}.dead (key_hash);
+CREATE INDEX dead_by_key ON {schema}.dead (key_hash, position);
+-- Whether a key is halted is asked whenever one of its dead messages is decided about.
+CREATE INDEX dead_halting ON {schema}.dead (key_hash, position) WHERE halted;
 CREATE INDEX dead_by_id ON {schema}.dead (id);
+
+-- Topics that a person has stopped, as patterns in which each * stands for any characters.
+CREATE TABLE {schema}.paused (
+    topic text COLLATE "C" PRIMARY KEY CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    paused_by text NOT NULL
+);
 
 -- For applications in any language: a message as from the Rust functions, with the same limits and
 -- errors. Gives back the message id.

@@ -9,7 +9,7 @@ pub enum Access {
     Producer,
     /// Claims and settles. It can enqueue nothing and change no message.
     Relay,
-    /// Reads everything, replays and discards.
+    /// Reads everything, decides about what is stuck, and pauses topics.
     Operator,
 }
 

@@ -30,7 +30,7 @@ mod sweep;
 mod tid;
 mod wake;
 
-pub use admin::{Counts, DeadMessage};
+pub use admin::{Counts, DeadSteps, KeySteps};
 pub use grants::Access;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;

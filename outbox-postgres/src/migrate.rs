@@ -189,6 +189,17 @@ impl Outbox {
         Ok(())
     }
 
+    /// The migrations that are left to do.
+    pub(crate) async fn missing_migrations(&self, pool: &PgPool) -> Result<Vec<i32>, MigrateError> {
+        let mut conn = pool.acquire().await?;
+        let applied = self.applied(&mut conn).await?;
+        is_complete(&applied)?;
+        let versions = MIGRATIONS.iter().map(|migration| migration.version);
+        Ok(versions
+            .filter(|version| applied.iter().all(|there| there.version != *version))
+            .collect())
+    }
+
     async fn applied(&self, conn: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Error> {
         let statement = self.sql(include_str!("../sql/applied_migrations.sql"));
         let rows = match sqlx::raw_sql(statement).fetch_all(conn).await {

@@ -89,13 +89,12 @@ pub(crate) struct Options {
 }
 
 impl Outbox {
-    /// The relay's side of this outbox. Takes the pool's connection options, never its connections. For
-    /// an outbox [without prepared statements](Self::without_prepared_statements) it is one
+    /// The relay's side of this outbox. Takes the pool's connection options, never its connections. The
+    /// name of its sessions is `outbox relay`, the schema, and the application name of the options, so
+    /// that people see whose they are. For an outbox [without prepared statements](Self::without_prepared_statements) it is one
     /// [through a pooler](PostgresStore::through_pooler).
     pub fn store(&self, pool: &PgPool) -> PostgresStore {
-        let connect = (*pool.connect_options())
-            .clone()
-            .disable_statement_logging();
+        let connect = relay_options(pool, self.schema());
         let options = Options {
             lanes_per_claim: PostgresStore::LANES_PER_CLAIM,
             wait_until_flushed: false,
@@ -171,9 +170,7 @@ impl PostgresStore {
     /// the pool's connection options, never its connections.
     #[must_use]
     pub fn listening_on(self, pool: &PgPool) -> Self {
-        let listen = (*pool.connect_options())
-            .clone()
-            .disable_statement_logging();
+        let listen = relay_options(pool, self.shared.schema.name());
         Self::new(
             self.shared.schema.clone(),
             self.shared.connect.clone(),
@@ -197,6 +194,25 @@ impl PostgresStore {
     pub fn wait_until_flushed(self) -> Self {
         self.with(|options| options.wait_until_flushed = true)
     }
+}
+
+/// How a relay connects: as the pool does, under a name that says what it is.
+fn relay_options(pool: &PgPool, schema: &str) -> PgConnectOptions {
+    let options = (*pool.connect_options())
+        .clone()
+        .disable_statement_logging();
+    let name = match options.get_application_name() {
+        Some(given) => format!("{} {given}", relay_name(schema)),
+        None => relay_name(schema),
+    };
+    options.application_name(&name)
+}
+
+/// What the names of a relay's sessions begin with. The server cuts names off at 63 bytes.
+pub(crate) fn relay_name(schema: &str) -> String {
+    let mut name = format!("outbox relay {schema}");
+    name.truncate(63);
+    name
 }
 
 impl Shared {

@@ -8,6 +8,7 @@ mod support;
 use std::sync::Arc;
 
 use outbox_conformance::store::{Counts, Dead, OpenStore, StoreHarness, Transaction};
+use outbox_core::admin::DeadFilter;
 use outbox_core::{Message, Store, Uuid, async_trait};
 use outbox_postgres::{Access, Outbox, PostgresStore};
 use sqlx::Postgres;
@@ -85,10 +86,11 @@ impl OpenStore for Open {
         let dead = self
             .fixture
             .outbox
-            .dead(&self.fixture.pool, None, 1_000)
+            .dead(&self.fixture.pool, &DeadFilter::all(), None, 1_000)
             .await
             .unwrap();
-        dead.into_iter()
+        dead.messages
+            .into_iter()
             .map(|dead| Dead {
                 id: dead.id,
                 reason: dead.error,
@@ -99,7 +101,8 @@ impl OpenStore for Open {
     async fn replay(&self, ids: &[Uuid]) {
         self.fixture
             .outbox
-            .replay(&self.fixture.pool, ids)
+            .replay(&self.fixture.pool, DeadFilter::ids(ids.iter().copied()))
+            .finish()
             .await
             .unwrap();
     }
@@ -107,7 +110,8 @@ impl OpenStore for Open {
     async fn discard(&self, ids: &[Uuid]) {
         self.fixture
             .outbox
-            .discard(&self.fixture.pool, ids)
+            .discard(&self.fixture.pool, DeadFilter::ids(ids.iter().copied()))
+            .finish()
             .await
             .unwrap();
     }

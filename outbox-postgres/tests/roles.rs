@@ -5,6 +5,7 @@
 mod support;
 
 use outbox_core::Message;
+use outbox_core::admin::{DeadFilter, KeyFilter};
 use outbox_postgres::Access;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -168,6 +169,8 @@ async fn a_relay_settles_and_nothing_else(f: Fixture) {
             .await
             .unwrap();
     assert_eq!(position, Some(1));
+    assert_eq!(f.outbox.paused(&role.pool).await.unwrap(), []);
+    assert!(f.outbox.gauges(&role.pool).await.unwrap().complete);
     role.is_denied(&f, OWNERS).await;
     role.is_denied(
         &f,
@@ -190,10 +193,31 @@ async fn an_operator_decides_and_nothing_else(f: Fixture) {
     .unwrap();
     let role = Role::with(&f, Access::Operator).await;
     f.outbox.migrate(&role.pool).await.unwrap();
-    let dead = f.outbox.dead(&role.pool, None, 10).await.unwrap();
-    assert_eq!(dead.len(), 2);
-    assert_eq!(f.outbox.replay_oldest(&role.pool, 1).await.unwrap(), 1);
-    assert_eq!(f.outbox.discard_oldest(&role.pool, 1).await.unwrap(), 1);
+    let all = DeadFilter::all();
+    let dead = f.outbox.dead(&role.pool, &all, None, 10).await.unwrap();
+    assert_eq!(dead.messages.len(), 2);
+    let one = f.outbox.replay(&role.pool, all.clone()).limit(1);
+    assert_eq!(one.finish().await.unwrap().messages, 1);
+    let rest = f.outbox.discard(&role.pool, all);
+    assert_eq!(rest.finish().await.unwrap().messages, 1);
+    let retried = f.outbox.retry_now(&role.pool, KeyFilter::all()).finish();
+    assert_eq!(retried.await.unwrap().looked_at, 1);
+    let topic = "t".parse().unwrap();
+    assert!(f.outbox.pause(&role.pool, &topic, "me").await.unwrap());
+    assert!(
+        f.outbox
+            .resume(&role.pool, &topic)
+            .await
+            .unwrap()
+            .was_paused
+    );
+    let keys = f
+        .outbox
+        .held_keys(&role.pool, &KeyFilter::all(), None, 10)
+        .await;
+    assert_eq!(keys.unwrap().keys.len(), 1);
+    assert!(f.outbox.status(&role.pool).await.unwrap().complete);
+    assert!(f.outbox.gauges(&role.pool).await.unwrap().complete);
     let counts = f.outbox.counts(&role.pool).await.unwrap();
     assert_eq!((counts.parked, counts.dead), (1, 0));
     role.is_denied(&f, OWNERS).await;

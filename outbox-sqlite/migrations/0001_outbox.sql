@@ -68,5 +68,14 @@ CREATE TABLE {prefix}dead (
     halted INTEGER NOT NULL,
     payload BLOB
 ) STRICT;
-CREATE INDEX {prefix}dead_by_line ON {prefix}dead (line, halted);
+CREATE INDEX {prefix}dead_by_line ON {prefix}dead (line);
+-- Whether a line is halted is asked whenever one of its dead messages is decided about.
+CREATE INDEX {prefix}dead_halting ON {prefix}dead (line) WHERE halted = 1;
 CREATE INDEX {prefix}dead_by_id ON {prefix}dead (id);
+
+-- Topics that a person has stopped, as patterns in which each * stands for any characters.
+CREATE TABLE {prefix}paused (
+    topic TEXT PRIMARY KEY CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    paused_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    paused_by TEXT NOT NULL
+) STRICT;

@@ -1,2 +1,2 @@
--- Removes dead messages, by ids as a JSON array of hexadecimal numbers.
-DELETE FROM {prefix}dead WHERE id IN (SELECT unhex(value) FROM json_each(?1))
+-- Removes dead messages, by their positions as a JSON array.
+DELETE FROM {prefix}dead WHERE position IN (SELECT value FROM json_each(?1))

@@ -50,7 +50,7 @@ mod statements;
 mod store;
 mod wake;
 
-pub use admin::{Counts, DeadMessage};
+pub use admin::{Counts, DeadSteps, KeySteps};
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use prefix::{InvalidPrefix, MAX_PREFIX_BYTES};

@@ -12,11 +12,19 @@ pub(crate) const LANES: u32 = 64;
 
 /// The line of a message. It is written into the database, so it must stay as it is.
 pub(crate) fn of(message: &Message) -> i64 {
-    let hash = match message.key() {
-        Some(key) => fnv_1a(key.as_bytes()),
-        None => fnv_1a(message.id().as_bytes()),
-    };
-    // The high half mixes better than the low bits, which make the lane.
+    match message.key() {
+        Some(key) => of_key(key),
+        None => fold(fnv_1a(message.id().as_bytes())),
+    }
+}
+
+/// The line of all messages of a key.
+pub(crate) fn of_key(key: &str) -> i64 {
+    fold(fnv_1a(key.as_bytes()))
+}
+
+/// The high half mixes better than the low bits, which make the lane.
+fn fold(hash: u64) -> i64 {
     (hash ^ (hash >> 32)).cast_signed()
 }
 

@@ -118,6 +118,28 @@ impl Outbox {
         Ok(tx.commit().await?)
     }
 
+    /// The migrations that are left to do.
+    pub(crate) async fn missing_migrations(
+        &self,
+        pool: &SqlitePool,
+    ) -> Result<Vec<i64>, MigrateError> {
+        let mut conn = pool.acquire().await?;
+        let table_is_there = sqlx::query(self.sql(include_str!("../sql/is_migrated.sql")))
+            .fetch_one(&mut *conn)
+            .await?
+            .try_get::<bool, _>(0)?;
+        let applied = if table_is_there {
+            self.applied(&mut conn).await?
+        } else {
+            Vec::new()
+        };
+        is_complete(&applied)?;
+        let versions = MIGRATIONS.iter().map(|migration| migration.version);
+        Ok(versions
+            .filter(|version| applied.iter().all(|there| there.version != *version))
+            .collect())
+    }
+
     async fn run_script(
         &self,
         conn: &mut SqliteConnection,

@@ -7,6 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use outbox_conformance::store::{Counts, Dead, OpenStore, StoreHarness, Transaction};
+use outbox_core::admin::DeadFilter;
 use outbox_core::{Message, Store, Uuid, async_trait};
 use outbox_sqlite::{Outbox, SqliteStore};
 use sqlx::SqliteTransaction;
@@ -70,8 +71,12 @@ impl OpenStore for Open {
     }
 
     async fn dead(&self) -> Vec<Dead> {
-        let dead = self.fixture.outbox.dead(&self.fixture.pool, None, 1_000);
-        let dead = dead.await.unwrap().into_iter();
+        let all = DeadFilter::all();
+        let dead = self
+            .fixture
+            .outbox
+            .dead(&self.fixture.pool, &all, None, 1_000);
+        let dead = dead.await.unwrap().messages.into_iter();
         dead.map(|dead| Dead {
             id: dead.id,
             reason: dead.error,
@@ -80,13 +85,15 @@ impl OpenStore for Open {
     }
 
     async fn replay(&self, ids: &[Uuid]) {
-        let replayed = self.fixture.outbox.replay(&self.fixture.pool, ids);
-        replayed.await.unwrap();
+        let ids = DeadFilter::ids(ids.iter().copied());
+        let replay = self.fixture.outbox.replay(&self.fixture.pool, ids);
+        replay.finish().await.unwrap();
     }
 
     async fn discard(&self, ids: &[Uuid]) {
-        let discarded = self.fixture.outbox.discard(&self.fixture.pool, ids);
-        discarded.await.unwrap();
+        let ids = DeadFilter::ids(ids.iter().copied());
+        let discard = self.fixture.outbox.discard(&self.fixture.pool, ids);
+        discard.finish().await.unwrap();
     }
 
     async fn close(self: Box<Self>) {

@@ -4,6 +4,7 @@
 
 mod support;
 
+use outbox_core::admin::DeadFilter;
 use outbox_core::{Message, Store as _};
 use outbox_sqlite::Outbox;
 use sqlx::Acquire as _;
@@ -229,17 +230,19 @@ async fn a_row_that_cannot_be_read_is_given_up_with_its_reason() {
             fixture.places().await == [0, 0, 1, 0]
         })
         .await;
-        let dead = fixture.outbox.dead(&fixture.pool, None, 10).await.unwrap();
+        let (outbox, pool, all) = (&fixture.outbox, &fixture.pool, DeadFilter::all());
+        let dead = outbox.dead(pool, &all, None, 10).await.unwrap().messages;
         assert!(dead[0].error.contains(reason), "{}", dead[0].error);
         assert_eq!(dead[0].error_kind, "rejected");
-        assert_eq!(
-            fixture
-                .outbox
-                .discard_oldest(&fixture.pool, 10)
-                .await
-                .unwrap(),
-            1
-        );
+        // It is shown whole all the same.
+        let shown = outbox
+            .dead_content(pool, dead[0].id)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(shown.message, dead[0]);
+        let discarded = outbox.discard(pool, all).finish().await.unwrap();
+        assert_eq!(discarded.messages, 1);
     }
 }
 

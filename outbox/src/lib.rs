@@ -27,6 +27,7 @@
 //! | deliver to several brokers, by topic | [`Router`] |
 //! | choose what order costs and gives | [`OrderMode`], [`OnDead`] |
 //! | choose when a failed message is tried again | [`ExponentialBackoff`], [`RetryPolicy`] |
+//! | see what is stuck, and decide about it | [`admin`], `postgres::Outbox`, `sqlite::Outbox` |
 //! | test without a server | [`memory`] |
 //! | add a broker or a store | [`Publisher`], [`Store`] |
 //!

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outbox_core::Message;
+use outbox_core::admin::DeadFilter;
 
 use crate::support::kafka::{BROKER, Kafka};
 use crate::support::relay::Relay;
@@ -89,7 +90,9 @@ async fn what_kafka_cannot_carry_is_dead_at_once_with_the_reason_and_its_key_goe
         relay.stop(STOP).await;
 
         assert_eq!(ids(scene, &scene.topic).await, around.map(|it| it.id()));
-        let dead = scene.outbox.dead(&scene.pool, None, 10).await.unwrap();
+        let all = DeadFilter::all();
+        let page = scene.outbox.dead(&scene.pool, &all, None, 10);
+        let dead = page.await.unwrap().messages;
         let [large, named] = &dead[..] else {
             panic!("{dead:?}");
         };
@@ -155,8 +158,10 @@ async fn a_halted_key_waits_for_a_person_and_goes_on_after_a_replay_or_a_discard
             .await;
         let pool = &scene.pool;
         let [replayed, discarded] = messages.each_ref().map(|of_key| of_key[1].id());
-        assert_eq!(scene.outbox.replay(pool, &[replayed]).await.unwrap(), 1);
-        assert_eq!(scene.outbox.discard(pool, &[discarded]).await.unwrap(), 1);
+        let replay = scene.outbox.replay(pool, DeadFilter::ids([replayed]));
+        assert_eq!(replay.finish().await.unwrap().messages, 1);
+        let discard = scene.outbox.discard(pool, DeadFilter::ids([discarded]));
+        assert_eq!(discard.finish().await.unwrap().messages, 1);
         scene.settled().await;
         relay.stop(STOP).await;
 

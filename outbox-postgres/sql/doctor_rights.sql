@@ -1,0 +1,15 @@
+-- What a relay needs (`grant_relay.sql`) and the asking role does not have.
+SELECT needed.privilege || ' on ' || needed.object
+  FROM (VALUES ('migration', 'SELECT'), ('paused', 'SELECT'), ('lane', 'SELECT'),
+               ('message', 'SELECT'), ('message', 'DELETE'),
+               ('parked', 'SELECT'), ('parked', 'INSERT'), ('parked', 'DELETE'),
+               ('blocked', 'SELECT'), ('blocked', 'INSERT'), ('blocked', 'UPDATE'), ('blocked', 'DELETE'),
+               ('dead', 'SELECT'), ('dead', 'INSERT')) AS needed(object, privilege)
+ WHERE NOT has_table_privilege(format('%I.%I', '{schema}', needed.object), needed.privilege)
+UNION ALL
+SELECT format('UPDATE (%s) on %s', needed.attribute, needed.object)
+  FROM (VALUES ('lane', 'floor'), ('lane', 'blocked'), ('parked', 'parked'), ('parked', 'failures')) AS needed(object, attribute)
+ WHERE NOT has_column_privilege(format('%I.%I', '{schema}', needed.object), needed.attribute, 'UPDATE')
+UNION ALL
+SELECT 'SELECT on message_position'
+ WHERE NOT has_sequence_privilege('{schema}.message_position', 'SELECT')

@@ -1,0 +1,19 @@
+-- The first waiting message and the next due key of each lane, by index. Behind a great many deleted rows
+-- that vacuum may not remove this takes long, so it runs last, and the caller bounds its time.
+SELECT (extract(epoch FROM min(first.enqueued_at)) * 1000000)::bigint,
+       (extract(epoch FROM min(next.due_at)) * 1000000)::bigint
+  FROM {schema}.lane
+  LEFT JOIN LATERAL (
+      SELECT message.enqueued_at
+        FROM {schema}.message
+       WHERE message.lane = lane.lane AND message.position > lane.floor
+       ORDER BY message.lane, message.position
+       LIMIT 1
+  ) AS first ON true
+  LEFT JOIN LATERAL (
+      SELECT blocked.due_at
+        FROM {schema}.blocked
+       WHERE blocked.lane = lane.lane AND blocked.due_at < 'infinity'
+       ORDER BY blocked.lane, blocked.due_at
+       LIMIT 1
+  ) AS next ON true

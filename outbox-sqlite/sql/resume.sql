@@ -1,0 +1,2 @@
+-- Exactly the pattern that was paused.
+DELETE FROM {prefix}paused WHERE topic = ?1

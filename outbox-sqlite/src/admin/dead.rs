@@ -1,0 +1,451 @@
+//! Dead messages: lists of them, and decisions, in steps.
+//!
+//! Whatever is asked for, one look goes over a bounded number of rows by an index, in the order of
+//! position, and the next one begins behind it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use outbox_core::Uuid;
+use outbox_core::admin::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
+use serde_json::Value;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqliteConnection, SqlitePool};
+
+use super::{CHANGED_AT_ONCE, LOOKED_AT, glob, millis, text, time, to_millis, unsigned};
+use crate::{Outbox, line, wake};
+
+/// A step decides about so many messages at most.
+const STEP: u32 = 4_000;
+/// A step looks for so many ids at a time.
+const IDS_AT_ONCE: usize = 1_000;
+/// A transaction moves so many bytes of payload at most; one larger message goes alone.
+const BYTES_AT_ONCE: i64 = 16 * 1024 * 1024;
+
+/// What is done with the messages that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Count,
+    Replay,
+    Discard,
+}
+
+/// A decision about dead messages, carried out step by step: made by [`Outbox::replay`],
+/// [`Outbox::discard`] and [`Outbox::count_dead`], and nothing until its first step.
+///
+/// It means the messages that are dead when its first step begins, and each of them once: what dies
+/// later, or again, is left alone. So it ends, whatever dies meanwhile. Of two people who decide about
+/// the same messages at the same time, each message is decided about by one.
+#[derive(Debug)]
+#[must_use = "nothing is decided before the first step"]
+pub struct DeadSteps {
+    outbox: Outbox,
+    pool: SqlitePool,
+    decision: Decision,
+    filter: DeadFilter,
+    limit: u64,
+    /// When the first step began, in milliseconds since the epoch.
+    begun: Option<i64>,
+    /// The position behind which the next step looks.
+    after: i64,
+    /// How many of the filter's ids were looked for.
+    ids_done: usize,
+    over: bool,
+    done: Decided,
+}
+
+/// A message that a decision is about.
+struct Found {
+    position: i64,
+    bytes: i64,
+    died_ago: Duration,
+}
+
+/// What one look found.
+struct Looked {
+    found: Vec<Found>,
+    number: u64,
+    now: i64,
+    next: Option<i64>,
+}
+
+impl Outbox {
+    /// A page of dead messages, in the order of enqueue: up to `limit` of those behind the position
+    /// `after`, which is the [`next`](DeadPage::next) of the page before.
+    ///
+    /// One call goes over 10,000 messages at most, so with a filter that fits few it may give back none
+    /// and still have a next page. Text that is no UTF-8 is shown with replacement characters.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered.
+    pub async fn dead(
+        &self,
+        pool: &SqlitePool,
+        filter: &DeadFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<DeadPage, sqlx::Error> {
+        let limit = limit.clamp(1, LOOKED_AT);
+        // Both statements see the same.
+        let mut tx = pool.begin().await?;
+        let ids = filter.ids.as_deref();
+        let after = after.unwrap_or(i64::MIN);
+        let looked = self.look(&mut tx, filter, ids, after, limit, None).await?;
+        let positions = array(looked.found.iter().map(|found| found.position));
+        let rows = sqlx::query(self.sql(include_str!("../../sql/dead_rows.sql")))
+            .bind(positions)
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(DeadPage {
+            messages: rows.iter().map(dead_message).collect::<Result<_, _>>()?,
+            next: looked.next,
+            now: time(looked.now),
+        })
+    }
+
+    /// One dead message whole, by its id. Where an application has used an id twice, the message that
+    /// was enqueued first. Its payload is up to 128 MiB.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered.
+    pub async fn dead_content(
+        &self,
+        pool: &SqlitePool,
+        id: Uuid,
+    ) -> Result<Option<DeadContent>, sqlx::Error> {
+        let row = sqlx::query(self.sql(include_str!("../../sql/dead_content.sql")))
+            .bind(id)
+            .fetch_optional(pool)
+            .await?;
+        row.map(|row| {
+            Ok(DeadContent {
+                message: dead_message(&row)?,
+                payload: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Bytes::from),
+                headers: row.try_get::<Option<Vec<u8>>, _>(13)?.map(text),
+            })
+        })
+        .transpose()
+    }
+
+    /// Counts the dead messages that a decision with this filter would be about, in the same steps.
+    pub fn count_dead(&self, pool: &SqlitePool, filter: DeadFilter) -> DeadSteps {
+        self.decide(pool, filter, Decision::Count)
+    }
+
+    /// Puts dead messages back, to be delivered in their old place among those of their key, with their
+    /// old ids and no failures counted.
+    ///
+    /// A key that was halted goes on, unless another dead message halts it too. What is not dead any
+    /// more is passed over, so it may be repeated. [`Decided::youngest`] says whether a broker that
+    /// drops repeats could drop some.
+    pub fn replay(&self, pool: &SqlitePool, filter: DeadFilter) -> DeadSteps {
+        self.decide(pool, filter, Decision::Replay)
+    }
+
+    /// Drops dead messages for good.
+    ///
+    /// A key that was halted goes on with what waits, unless another dead message halts it too. What is
+    /// not dead any more is passed over, so it may be repeated.
+    pub fn discard(&self, pool: &SqlitePool, filter: DeadFilter) -> DeadSteps {
+        self.decide(pool, filter, Decision::Discard)
+    }
+
+    fn decide(&self, pool: &SqlitePool, mut filter: DeadFilter, decision: Decision) -> DeadSteps {
+        if let Some(ids) = &mut filter.ids {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        DeadSteps {
+            outbox: self.clone(),
+            pool: pool.clone(),
+            decision,
+            filter,
+            limit: u64::MAX,
+            begun: None,
+            after: i64::MIN,
+            ids_done: 0,
+            over: false,
+            done: Decided::default(),
+        }
+    }
+
+    async fn look(
+        &self,
+        conn: &mut SqliteConnection,
+        filter: &DeadFilter,
+        ids: Option<&[Uuid]>,
+        after: i64,
+        limit: u32,
+        begun: Option<i64>,
+    ) -> Result<Looked, sqlx::Error> {
+        let statement = match filter {
+            DeadFilter { ids: Some(_), .. } => include_str!("../../sql/dead_find_ids.sql"),
+            DeadFilter { key: Some(_), .. } => include_str!("../../sql/dead_find_key.sql"),
+            _ => include_str!("../../sql/dead_find_all.sql"),
+        };
+        let statement = statement.replace("{matches}", include_str!("../../sql/dead_matches.sql"));
+        // Where all fit, no more are looked at than are asked for.
+        let looks_at = if *filter == DeadFilter::all() {
+            limit
+        } else {
+            LOOKED_AT
+        };
+        let rows = sqlx::query(AssertSqlSafe(self.prefix.sql(&statement)).into_sql_str())
+            .bind(after)
+            .bind(looks_at)
+            .bind(limit)
+            .bind(begun)
+            .bind(ids.map(|ids| array(ids.iter().map(|id| id.simple().to_string()))))
+            .bind(filter.key.as_deref().map(line::of_key))
+            .bind(filter.key.clone())
+            .bind(filter.topic.as_ref().map(glob))
+            .bind(filter.error_kind.clone())
+            .bind(filter.older_than.map(to_millis))
+            .bind(filter.younger_than.map(to_millis))
+            .fetch_all(conn)
+            .await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if let Some(position) = row.try_get(3)? {
+                found.push(Found {
+                    position,
+                    bytes: row.try_get(4)?,
+                    died_ago: millis(row.try_get(5)?),
+                });
+            }
+        }
+        let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let number = unsigned(first.try_get(0)?);
+        let end: Option<i64> = first.try_get(1)?;
+        let last_found = found.last().map(|found| found.position);
+        let next = match last_found {
+            // What was looked at behind the last message of a full page is looked at again.
+            Some(_) if found.len() >= limit as usize && last_found < end => last_found,
+            _ if number >= u64::from(looks_at) => end,
+            _ => None,
+        };
+        Ok(Looked {
+            found,
+            number,
+            now: first.try_get(2)?,
+            next,
+        })
+    }
+
+    async fn run(
+        &self,
+        statement: &'static str,
+        array: &str,
+        conn: &mut SqliteConnection,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(self.sql(statement))
+            .bind(array)
+            .execute(conn)
+            .await?;
+        Ok(())
+    }
+}
+
+impl DeadSteps {
+    /// Ends after so many messages, those that were enqueued first.
+    pub fn limit(mut self, messages: u64) -> Self {
+        self.limit = messages;
+        self
+    }
+
+    /// What came of it so far.
+    pub fn done(&self) -> Decided {
+        self.done
+    }
+
+    /// Looks at up to 10,000 dead messages and decides about up to 4,000 of them. Gives back whether
+    /// there may be more.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered. Some of the step's messages may have been decided about, in
+    /// transactions of up to 1,000. The step may be repeated: it passes over those.
+    ///
+    /// # Cancellation
+    ///
+    /// As after an error. [`done`](Self::done) does not know of the transaction that was under way.
+    pub async fn step(&mut self) -> Result<bool, sqlx::Error> {
+        let left = self.limit.saturating_sub(self.done.messages);
+        if self.over || left == 0 {
+            return Ok(false);
+        }
+        let ids = self.ids().map(<[Uuid]>::to_vec);
+        if ids.as_ref().is_some_and(Vec::is_empty) {
+            self.over = true;
+            return Ok(false);
+        }
+        let step = u32::try_from(left).map_or(STEP, |left| left.min(STEP));
+        let mut conn = self.pool.acquire().await?;
+        let (outbox, filter) = (&self.outbox, &self.filter);
+        let looked = outbox.look(
+            &mut conn,
+            filter,
+            ids.as_deref(),
+            self.after,
+            step,
+            self.begun,
+        );
+        let looked = looked.await?;
+        drop(conn);
+        let begun = *self.begun.get_or_insert(looked.now);
+        if self.decision == Decision::Count {
+            for found in &looked.found {
+                self.done.add(1, Some(found.died_ago));
+            }
+        } else {
+            for positions in transactions(&looked.found) {
+                self.decide(&positions, begun).await?;
+            }
+        }
+        self.done.looked_at += looked.number;
+        match looked.next {
+            Some(next) => self.after = next,
+            None => {
+                self.after = i64::MIN;
+                self.ids_done += ids.as_ref().map_or(0, Vec::len);
+                self.over = ids.is_none();
+            }
+        }
+        Ok(!self.over)
+    }
+
+    /// All steps that are left.
+    ///
+    /// # Errors
+    ///
+    /// As of [`step`](Self::step).
+    ///
+    /// # Cancellation
+    ///
+    /// As of [`step`](Self::step).
+    pub async fn finish(mut self) -> Result<Decided, sqlx::Error> {
+        while self.step().await? {}
+        Ok(self.done)
+    }
+
+    /// The ids that this step looks for; `None`: it does not go by ids.
+    fn ids(&self) -> Option<&[Uuid]> {
+        let left = self.filter.ids.as_ref()?.get(self.ids_done..)?;
+        Some(&left[..left.len().min(IDS_AT_ONCE)])
+    }
+
+    /// One transaction.
+    async fn decide(&mut self, positions: &[i64], begun: i64) -> Result<(), sqlx::Error> {
+        let outbox = &self.outbox;
+        let is_replay = self.decision == Decision::Replay;
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
+        let decided: Vec<(i64, i64, bool, i64)> =
+            sqlx::query_as(outbox.sql(include_str!("../../sql/dead_decided.sql")))
+                .bind(array(positions.iter().copied()))
+                .bind(begun)
+                .fetch_all(&mut *tx)
+                .await?;
+        // A line that none of these halts is not concerned when they are dropped.
+        let concerned = decided
+            .iter()
+            .filter(|(_, _, halted, _)| *halted || is_replay);
+        let mut lines: Vec<i64> = concerned.map(|&(_, line, ..)| line).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        let lines = array(lines);
+        let positions = array(decided.iter().map(|&(position, ..)| position));
+        if is_replay {
+            let replay = include_str!("../../sql/replay.sql");
+            outbox.run(replay, &positions, &mut tx).await?;
+            let replay_lines = include_str!("../../sql/replay_lines.sql");
+            outbox.run(replay_lines, &lines, &mut tx).await?;
+        }
+        let remove = include_str!("../../sql/remove_dead.sql");
+        outbox.run(remove, &positions, &mut tx).await?;
+        let promote = include_str!("../../sql/promote.sql");
+        outbox.run(promote, &lines, &mut tx).await?;
+        let unblock = include_str!("../../sql/unblock.sql");
+        outbox.run(unblock, &lines, &mut tx).await?;
+        tx.commit().await?;
+        wake::soon();
+        for (.., died_ago) in decided {
+            self.done.add(1, Some(millis(died_ago)));
+        }
+        Ok(())
+    }
+}
+
+/// What goes into one transaction, bounded in number and in bytes.
+fn transactions(found: &[Found]) -> Vec<Vec<i64>> {
+    let mut transactions = Vec::new();
+    let mut bytes = 0;
+    let mut positions = Vec::new();
+    for message in found {
+        let full = bytes + message.bytes > BYTES_AT_ONCE || positions.len() >= CHANGED_AT_ONCE;
+        if full && !positions.is_empty() {
+            transactions.push(std::mem::take(&mut positions));
+            bytes = 0;
+        }
+        bytes += message.bytes;
+        positions.push(message.position);
+    }
+    if !positions.is_empty() {
+        transactions.push(positions);
+    }
+    transactions
+}
+
+/// As SQLite takes many values at once.
+fn array<V: Into<Value>>(values: impl IntoIterator<Item = V>) -> String {
+    Value::from_iter(values).to_string()
+}
+
+fn dead_message(row: &SqliteRow) -> Result<DeadMessage, sqlx::Error> {
+    Ok(DeadMessage {
+        position: row.try_get(0)?,
+        id: row.try_get(1)?,
+        topic: text(row.try_get(2)?),
+        key: row.try_get::<Option<Vec<u8>>, _>(3)?.map(text),
+        payload_bytes: row.try_get::<Option<i64>, _>(4)?.map(unsigned),
+        enqueued_at: time(row.try_get(5)?),
+        died_at: time(row.try_get(6)?),
+        parked: row.try_get(7)?,
+        failures: row.try_get(8)?,
+        error_kind: row.try_get(9)?,
+        error: row.try_get(10)?,
+        halted: row.try_get(11)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_bounded() {
+        let found = |position, bytes| Found {
+            position,
+            bytes,
+            died_ago: Duration::ZERO,
+        };
+        let half = BYTES_AT_ONCE / 2;
+        let messages = [
+            found(1, half),
+            found(2, half),
+            found(3, 1),
+            found(4, 3 * BYTES_AT_ONCE),
+            found(5, 1),
+        ];
+        assert_eq!(
+            transactions(&messages),
+            [vec![1, 2], vec![3], vec![4], vec![5]]
+        );
+        let many: Vec<Found> = (0..2_500).map(|position| found(position, 0)).collect();
+        let lengths: Vec<usize> = transactions(&many).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [1_000, 1_000, 500]);
+        assert!(transactions(&[]).is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! How an outbox stands, in a bounded time whatever is in it: rows are counted up to a bound.
+
+use std::collections::HashMap;
+
+use outbox_core::admin::{Count, Gauges, Status, TopicCounts};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqliteConnection, SqlitePool};
+
+use super::{millis, text, time, unsigned};
+use crate::Outbox;
+
+/// So many rows of each table are counted.
+const COUNTED: u64 = 100_000;
+/// The same where a monitor asks every few seconds.
+const COUNTED_OFTEN: u64 = 10_000;
+/// So many topics are listed.
+const TOPICS: usize = 1_000;
+
+impl Outbox {
+    /// How the outbox stands, in a bounded time whatever is in it. Of each table 100,000 rows are
+    /// counted at most; each [`Count`] says whether that was all, and where it was not, `topics` speaks
+    /// of the first of them.
+    ///
+    /// A relay shows in the file that keeps others out, not in the database, and lanes are held in its
+    /// memory: both are left out.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered.
+    pub async fn status(&self, pool: &SqlitePool) -> Result<Status, sqlx::Error> {
+        let paused = self.paused(pool).await?;
+        // The statements see the same.
+        let mut tx = pool.begin().await?;
+        let mut topics: HashMap<String, TopicCounts> = HashMap::new();
+        let mut more_topics = false;
+        let mut counts = [Count::Exact(0); 3];
+        for (place, table) in ["message", "parked", "dead"].into_iter().enumerate() {
+            let (total, by_topic) = self.topics(&mut tx, table).await?;
+            counts[place] = Count::up_to(COUNTED, total);
+            more_topics |= by_topic.len() >= TOPICS || total > COUNTED;
+            for (topic, number) in by_topic {
+                let counts = topics.entry(topic).or_default();
+                match place {
+                    0 => counts.waiting += number,
+                    1 => counts.parked += number,
+                    _ => counts.dead += number,
+                }
+            }
+        }
+        let mut topics: Vec<TopicCounts> = topics
+            .into_iter()
+            .map(|(topic, counts)| TopicCounts { topic, ..counts })
+            .collect();
+        topics.sort_by(|a, b| {
+            let all = |counts: &TopicCounts| counts.waiting + counts.parked + counts.dead;
+            all(b).cmp(&all(a)).then_with(|| a.topic.cmp(&b.topic))
+        });
+        more_topics |= topics.len() > TOPICS;
+        topics.truncate(TOPICS);
+        let keys = sqlx::query(self.sql(include_str!("../../sql/status_keys.sql")))
+            .bind((COUNTED + 1) as i64)
+            .fetch_one(&mut *tx)
+            .await?;
+        tx.commit().await?;
+
+        let held = unsigned(keys.try_get(0)?);
+        let halted = unsigned(keys.try_get(1)?);
+        Ok(Status {
+            now: time(keys.try_get(5)?),
+            waiting: counts[0],
+            parked: counts[1],
+            dead: counts[2],
+            held_keys: Count::up_to(COUNTED, held),
+            halted_keys: if held > COUNTED {
+                Count::AtLeast(halted.min(COUNTED))
+            } else {
+                Count::Exact(halted)
+            },
+            oldest_waiting: keys.try_get::<Option<i64>, _>(4)?.map(time),
+            oldest_held: keys.try_get::<Option<i64>, _>(2)?.map(time),
+            next_due: keys.try_get::<Option<i64>, _>(3)?.map(time),
+            complete: true,
+            topics,
+            more_topics,
+            paused,
+            traffic: None,
+            lanes: Vec::new(),
+            relays: None,
+        })
+    }
+
+    /// The few numbers that a monitor watches, for every few seconds: of each table 10,000 rows are counted
+    /// at most.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered.
+    pub async fn gauges(&self, pool: &SqlitePool) -> Result<Gauges, sqlx::Error> {
+        let row = sqlx::query(self.sql(include_str!("../../sql/gauges.sql")))
+            .bind((COUNTED_OFTEN + 1) as i64)
+            .fetch_one(pool)
+            .await?;
+        let count = |column: usize| {
+            Ok::<_, sqlx::Error>(Count::up_to(COUNTED_OFTEN, unsigned(row.try_get(column)?)))
+        };
+        Ok(Gauges {
+            waiting: count(0)?,
+            parked: count(1)?,
+            dead: count(2)?,
+            held_keys: count(3)?,
+            oldest_waiting: row.try_get::<Option<i64>, _>(4)?.map(millis),
+            complete: true,
+        })
+    }
+
+    /// How many rows of a table were found, and how they spread over the topics.
+    async fn topics(
+        &self,
+        conn: &mut SqliteConnection,
+        table: &str,
+    ) -> Result<(u64, Vec<(String, u64)>), sqlx::Error> {
+        let statement = include_str!("../../sql/status_topics.sql").replace("{table}", table);
+        let rows = sqlx::query(AssertSqlSafe(self.prefix.sql(&statement)).into_sql_str())
+            .bind((COUNTED + 1) as i64)
+            .bind(TOPICS as i64)
+            .fetch_all(conn)
+            .await?;
+        let mut total = 0;
+        let mut topics = Vec::with_capacity(rows.len());
+        for row in &rows {
+            total = unsigned(row.try_get(2)?);
+            topics.push((text(row.try_get(0)?), unsigned(row.try_get(1)?)));
+        }
+        Ok((total, topics))
+    }
+}
