@@ -12,20 +12,42 @@ mod nats;
 #[cfg(feature = "redis")]
 mod redis;
 
-use outbox_core::Publisher;
+use outbox_core::{BrokerLimits, Publisher, Router};
 
 use crate::settings::{Broker, InvalidSettings, Settings};
 
-/// The publisher to all configured brokers.
+/// The publisher to all configured brokers: the only one itself, or a router over several.
 pub(crate) async fn open_all(settings: &Settings) -> Result<Box<dyn Publisher>, InvalidSettings> {
-    let mut brokers = settings.broker.iter();
-    match (brokers.next(), brokers.next()) {
-        (Some((name, broker)), None) => open(name, broker).await,
-        (None, _) => Err(InvalidSettings::new(
-            "broker",
-            "missing: there must be one, such as [broker.main]",
-        )),
-        (Some(_), Some(_)) => Err(InvalidSettings::new("route", "several brokers want routes")),
+    let mut opened = Vec::new();
+    for (name, broker) in &settings.broker {
+        opened.push((name, open(name, broker).await?));
+    }
+    if settings.route.is_empty() {
+        let only = opened.pop();
+        return match only {
+            Some((_, publisher)) if opened.is_empty() => Ok(publisher),
+            Some(_) => Err(InvalidSettings::new(
+                "route",
+                "missing: several brokers want routes, the last one perhaps with topic = \"*\"",
+            )),
+            None => Err(InvalidSettings::new(
+                "broker",
+                "missing: there must be one, such as [broker.main]",
+            )),
+        };
+    }
+    // A broker that hangs leaves workers to the others.
+    let limits = BrokerLimits::new().calls((settings.relay.workers / 2).max(1));
+    let mut router = Router::builder();
+    for (name, publisher) in opened {
+        router = router.broker_with(name, publisher, limits.clone());
+    }
+    for route in &settings.route {
+        router = router.route(&route.topic, &route.broker);
+    }
+    match router.build() {
+        Ok(router) => Ok(Box::new(router)),
+        Err(error) => Err(InvalidSettings::new("route", error)),
     }
 }
 

@@ -11,6 +11,7 @@ mod failure;
 mod http;
 mod logs;
 mod metrics;
+mod pause;
 mod settings;
 mod signals;
 mod store;

@@ -1,13 +1,30 @@
 //! The metrics of the relay, as Prometheus reads them.
 //!
-//! What the relay counts by itself is in `outbox-core`. Nothing is collected where nothing serves it.
+//! What the relay counts by itself is in `outbox-core`; the gauges of the store are here. Nothing is
+//! collected where nothing serves it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::{Unit, counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tokio::time::{MissedTickBehavior, interval};
+use outbox_core::admin::Status;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::failure::Failure;
+use crate::store::Store;
+
+const WAITING: &str = "outbox_waiting_messages";
+const PARKED: &str = "outbox_parked_messages";
+const DEAD: &str = "outbox_dead_messages";
+const HELD_KEYS: &str = "outbox_held_keys";
+const HALTED_KEYS: &str = "outbox_halted_keys";
+const OLDEST_WAITING: &str = "outbox_oldest_waiting_seconds";
+const OLDEST_HELD: &str = "outbox_oldest_held_seconds";
+const LANES_HELD: &str = "outbox_lanes_held";
+const FLOOR_LAG: &str = "outbox_floor_lag";
+const PAUSED_TOPICS: &str = "outbox_paused_topics";
+const STATUS_UP: &str = "outbox_status_up";
 
 /// A millisecond is a round trip; half a minute is the relay's publish timeout.
 const SECONDS: [f64; 13] = [
@@ -40,4 +57,97 @@ pub(crate) fn start() -> Result<PrometheusHandle, Failure> {
         }
     });
     Ok(handle)
+}
+
+/// How often the store is asked how it stands.
+const LOOK: Duration = Duration::from_secs(15);
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tells how the store stands, now and then, until the process ends.
+pub(crate) fn watch(store: Arc<Store>) {
+    describe();
+    tokio::spawn(async move {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let up = match timeout(PATIENCE, store.status()).await {
+                Ok(Ok(status)) => {
+                    tell(&status);
+                    true
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the store does not say how it stands");
+                    false
+                }
+                Err(_) => false,
+            };
+            gauge!(STATUS_UP).set(if up { 1.0 } else { 0.0 });
+        }
+    });
+}
+
+fn tell(status: &Status) {
+    let seconds = |age: Option<Duration>| age.unwrap_or_default().as_secs_f64();
+    let held = status
+        .lanes
+        .iter()
+        .filter(|lane| lane.held.is_some())
+        .count();
+    let lag = status.lanes.iter().map(|lane| lane.floor_lag).max();
+    gauge!(WAITING).set(status.waiting.number() as f64);
+    gauge!(PARKED).set(status.parked.number() as f64);
+    gauge!(DEAD).set(status.dead.number() as f64);
+    gauge!(HELD_KEYS).set(status.held_keys.number() as f64);
+    gauge!(HALTED_KEYS).set(status.halted_keys.number() as f64);
+    gauge!(OLDEST_WAITING).set(seconds(status.oldest_waiting_age()));
+    gauge!(OLDEST_HELD).set(seconds(status.oldest_held_age()));
+    gauge!(LANES_HELD).set(held as f64);
+    gauge!(FLOOR_LAG).set(lag.unwrap_or_default() as f64);
+    gauge!(PAUSED_TOPICS).set(status.paused.len() as f64);
+}
+
+fn describe() {
+    describe_gauge!(WAITING, "Messages that were never set aside");
+    describe_gauge!(PARKED, "Messages that were set aside");
+    describe_gauge!(DEAD, "Messages that were given up");
+    describe_gauge!(HELD_KEYS, "Keys that are held up behind a parked message");
+    describe_gauge!(
+        HALTED_KEYS,
+        "Keys that wait for a decision about a dead message"
+    );
+    describe_gauge!(
+        OLDEST_WAITING,
+        Unit::Seconds,
+        "How long the oldest message has waited"
+    );
+    describe_gauge!(
+        OLDEST_HELD,
+        Unit::Seconds,
+        "How long a key has been held up at most"
+    );
+    describe_gauge!(LANES_HELD, "Lanes that a relay has claimed");
+    describe_gauge!(
+        FLOOR_LAG,
+        "Positions between the lowest floor and the newest message"
+    );
+    describe_gauge!(PAUSED_TOPICS, "Topics that a person has paused");
+    describe_gauge!(
+        STATUS_UP,
+        "1: the store said how it stands when it was last asked"
+    );
+    // A counter that is not there yet hides its first step from a rate.
+    for doing in ["claim", "settle"] {
+        counter!("outbox_store_errors_total", "doing" => doing).increment(0);
+    }
+    for kind in [
+        "broker_unavailable",
+        "topic_unavailable",
+        "retryable",
+        "rejected",
+        "unanswered",
+    ] {
+        counter!("outbox_publish_failures_total", "kind" => kind).increment(0);
+    }
 }

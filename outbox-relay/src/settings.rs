@@ -20,6 +20,22 @@ pub(crate) use load::{InvalidSettings, Loaded, load};
 pub(crate) use show::lines;
 pub(crate) use units::{Address, Properties, Secret, Size, Span};
 
+/// Reads a setting that is one of a few words, and says which there are.
+macro_rules! words {
+    ($type:ident { $($variant:ident = $word:literal,)* }) => {
+        impl TryFrom<String> for $type {
+            type Error = String;
+
+            fn try_from(given: String) -> Result<Self, String> {
+                match given.as_str() {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(format!("{given:?} is none of {}", [$($word),*].join(", "))),
+                }
+            }
+        }
+    };
+}
+
 /// The whole configuration.
 #[derive(Debug, Serialize)]
 pub(crate) struct Settings {
@@ -93,13 +109,19 @@ pub(crate) struct Amqp {
 
 /// What a topic names at RabbitMQ.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub(crate) enum AmqpRouting {
     #[default]
     Queue,
     Exchange,
     ExchangePerTopic,
 }
+
+words!(AmqpRouting {
+    Queue = "queue",
+    Exchange = "exchange",
+    ExchangePerTopic = "exchange_per_topic",
+});
 
 /// `[broker.NAME]` with `kind = "kafka"`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -199,12 +221,18 @@ impl Default for Relay {
 
 /// `relay.order`.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub(crate) enum Order {
     PerKey,
     PerKeyPipelined,
     Unordered,
 }
+
+words!(Order {
+    PerKey = "per_key",
+    PerKeyPipelined = "per_key_pipelined",
+    Unordered = "unordered",
+});
 
 impl From<Order> for OrderMode {
     fn from(order: Order) -> Self {
@@ -218,11 +246,16 @@ impl From<Order> for OrderMode {
 
 /// `relay.on_dead`.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub(crate) enum AfterDead {
     Continue,
     HaltKey,
 }
+
+words!(AfterDead {
+    Continue = "continue",
+    HaltKey = "halt_key",
+});
 
 impl From<AfterDead> for OnDead {
     fn from(after: AfterDead) -> Self {
@@ -253,13 +286,19 @@ impl Default for Log {
 
 /// `log.format`.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", rename_all = "snake_case")]
 pub(crate) enum LogFormat {
     /// Text where standard error is a terminal, JSON where it is not.
     Auto,
     Text,
     Json,
 }
+
+words!(LogFormat {
+    Auto = "auto",
+    Text = "text",
+    Json = "json",
+});
 
 /// `[http]`: metrics and health.
 #[derive(Debug, Default, Deserialize, Serialize)]

@@ -10,6 +10,7 @@ pub(crate) mod sqlite;
 use std::time::Duration;
 
 use outbox_core::Message;
+use outbox_core::admin::{PausedTopic, Status};
 
 use crate::failure::Failure;
 use crate::settings::{self, InvalidSettings};
@@ -100,6 +101,26 @@ impl Store {
             Self::Postgres(store) => store.enqueue(messages).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.enqueue(messages).await,
+        }
+    }
+
+    /// How the outbox stands.
+    pub(crate) async fn status(&self) -> Result<Status, Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.outbox.status(&store.pool).await.map_err(Failure::of),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.outbox.status(&store.pool).await.map_err(Failure::of),
+        }
+    }
+
+    /// The topics that a person has stopped.
+    pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.outbox.paused(&store.pool).await.map_err(Failure::of),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.outbox.paused(&store.pool).await.map_err(Failure::of),
         }
     }
 }

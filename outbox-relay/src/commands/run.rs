@@ -6,6 +6,7 @@
 
 use std::pin::pin;
 use std::process;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,6 +17,7 @@ use tokio::time::sleep;
 
 use crate::failure::Failure;
 use crate::http::{self, Progress};
+use crate::pause::Pausable;
 use crate::settings::{self, InvalidSettings, Settings};
 use crate::signals::Signals;
 use crate::store::{Opened, RelayStore, Store};
@@ -36,8 +38,9 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
     let relay = &settings.relay;
     build(relay, MemoryStore::new(), MemoryPublisher::new())?;
-    let store = Store::open(&settings.store)?;
+    let store = Arc::new(Store::open(&settings.store)?);
     let publisher = broker::open_all(&settings).await?;
+    let publisher = Pausable::new(publisher, Arc::clone(&store));
     logs::start(&settings.log)?;
     let mut signals = Signals::install().map_err(Failure::of)?;
     let progress = Progress::default();
@@ -56,6 +59,9 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         RelayStore::Sqlite(store) => build(relay, store, publisher)?,
     };
     progress.runs(relay.monitor());
+    if settings.http.listen.is_some() {
+        metrics::watch(Arc::clone(&store));
+    }
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         brokers = settings
