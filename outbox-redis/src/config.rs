@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use redis::Client;
 
-/// How long a pipeline may wait for its answers unless configured: well below half of the relay's
-/// publish timeout, so that silence is reported and not guessed.
-pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a pipeline may wait for its answers unless configured.
+///
+/// It and twice [`CONNECT_TIMEOUT`] together must stay below half of the relay's publish timeout (30 s
+/// unless configured): a wave may begin that late, and an outage that is not explained in time passes
+/// for a failure of the messages in it.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long connecting and logging in may take unless configured.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call may look for a connection unless configured: asking an idle one whether it still
+/// works, connecting, logging in, and asking a cluster for its slots, all together.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The longest of any timeout here.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(300);
@@ -104,14 +108,14 @@ impl RedisConfig {
     }
 
     /// How long a pipeline may wait for its answers, at most [`MAX_TIMEOUT`]. Default:
-    /// [`RESPONSE_TIMEOUT`]. What was not answered in it is an outage; best below half of the
-    /// relay's publish timeout.
+    /// [`RESPONSE_TIMEOUT`], which says what it has to stay below. What was not answered in it is an
+    /// outage.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
     }
 
-    /// How long connecting and logging in may take, at most [`MAX_TIMEOUT`]. Default:
+    /// How long a call may look for a connection, at most [`MAX_TIMEOUT`]. Default:
     /// [`CONNECT_TIMEOUT`].
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;

@@ -25,7 +25,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Pipeline, RedisError,
     RedisResult, Value,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::config::{InvalidConfig, RedisConfig, Replicas, Trim};
 use crate::encode::{Limit, encode, slot};
@@ -92,10 +92,11 @@ impl RedisPublisher {
 #[async_trait]
 impl Publisher for RedisPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
+        let connected_by = self.server.connected_by();
         match &self.cluster {
             // What fails is reported, and nothing follows from it here.
-            None => _ = self.server.publish(batch).await,
-            Some(cluster) => cluster.publish(&self.server, batch).await,
+            None => _ = self.server.publish(batch, connected_by).await,
+            Some(cluster) => cluster.publish(&self.server, batch, connected_by).await,
         }
     }
 }
@@ -121,8 +122,8 @@ type Slots = Vec<(RangeInclusive<u16>, Arc<Server>)>;
 
 impl Cluster {
     /// Publishes to each server what is in its slots, to all of them at the same time.
-    async fn publish(&self, seed: &Arc<Server>, batch: &[Delivery<'_>]) {
-        let slots = match self.slots(seed).await {
+    async fn publish(&self, seed: &Arc<Server>, batch: &[Delivery<'_>], connected_by: Deadline) {
+        let slots = match self.slots(seed, connected_by).await {
             Ok(slots) => slots,
             Err(error) => return report_all(batch, &error),
         };
@@ -144,7 +145,9 @@ impl Cluster {
                 None => parts.push((server, vec![delivery])),
             }
         }
-        let calls = parts.iter().map(|(server, part)| server.publish(part));
+        let calls = parts
+            .iter()
+            .map(|(server, part)| server.publish(part, connected_by));
         is_true &= join_all(calls).await.into_iter().all(|it| it);
         if !is_true {
             // Asked again by the next call, whatever it was that failed: it costs one round trip.
@@ -153,13 +156,19 @@ impl Cluster {
     }
 
     /// Who has which slots. All that are known are asked: the first answer is taken.
-    async fn slots(&self, seed: &Arc<Server>) -> Result<Arc<Slots>, PublishError> {
+    async fn slots(
+        &self,
+        seed: &Arc<Server>,
+        connected_by: Deadline,
+    ) -> Result<Arc<Slots>, PublishError> {
         if let Some(slots) = &*lock(&self.slots) {
             return Ok(Arc::clone(slots));
         }
         let mut known: Vec<Arc<Server>> = lock(&self.servers).values().cloned().collect();
         known.push(Arc::clone(seed));
-        let asking = known.iter().map(|server| Box::pin(server.slots()));
+        let asking = known
+            .iter()
+            .map(|server| Box::pin(server.slots(connected_by)));
         let (said, _) = select_ok(asking).await?;
         let mut servers = lock(&self.servers);
         let mut still = HashMap::new();
@@ -249,12 +258,17 @@ impl Server {
         Self::new(self.config.clone(), info.set_addr(address))
     }
 
+    /// When who begins now to look for a connection must have one.
+    fn connected_by(&self) -> Deadline {
+        Deadline::now() + self.config.connect_timeout
+    }
+
     /// Publishes and reports. Whether nothing failed that speaks of the server or of its topics.
-    async fn publish(&self, batch: &[Delivery<'_>]) -> bool {
+    async fn publish(&self, batch: &[Delivery<'_>], connected_by: Deadline) -> bool {
         if batch.is_empty() {
             return true;
         }
-        let connection = match self.connection().await {
+        let connection = match self.connection(connected_by).await {
             Ok(connection) => connection,
             Err(error) => {
                 report_all(batch, &error);
@@ -284,12 +298,12 @@ impl Server {
     }
 
     /// Asks which servers have which slots.
-    async fn slots(&self) -> Result<Vec<Place>, PublishError> {
-        let mut connection = self.connection().await?;
+    async fn slots(&self, connected_by: Deadline) -> Result<Vec<Place>, PublishError> {
+        let mut connection = self.connection(connected_by).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let asking = command.query_async::<Value>(&mut connection.client);
-        let answer = match self.in_time(asking).await {
+        let answer = match by(connected_by, asking).await {
             Ok(answer) => answer,
             Err(error) => {
                 return Err(PublishError::broker_unavailable(format!(
@@ -317,15 +331,15 @@ impl Server {
     }
 
     /// A connection that works, as far as can be known.
-    async fn connection(&self) -> Result<Connection, PublishError> {
+    async fn connection(&self, connected_by: Deadline) -> Result<Connection, PublishError> {
         loop {
             let Some(mut connection) = lock(&self.idle).pop() else {
-                return self.connect().await;
+                return self.connect(connected_by).await;
             };
             if connection.used.elapsed() < FRESH {
                 return Ok(connection);
             }
-            match self.ping(&mut connection.client).await {
+            match ping(&mut connection.client, connected_by).await {
                 Ok(()) => return Ok(connection),
                 // It was closed while nobody used it, and that is no news about the server.
                 Err(error) if !error.is_timeout() => {}
@@ -337,19 +351,19 @@ impl Server {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, PublishError> {
-        self.try_connect().await.map_err(|error| {
+    async fn connect(&self, connected_by: Deadline) -> Result<Connection, PublishError> {
+        self.try_connect(connected_by).await.map_err(|error| {
             PublishError::broker_unavailable(format!("connecting: {}", explain(&error).reason()))
         })
     }
 
-    async fn try_connect(&self) -> RedisResult<Connection> {
+    async fn try_connect(&self, connected_by: Deadline) -> RedisResult<Connection> {
         let connecting = self
             .client
             .get_multiplexed_async_connection_with_config(&self.connecting);
-        let mut client = self.in_time(connecting).await?;
+        let mut client = by(connected_by, connecting).await?;
         let clock = match self.config.trim {
-            Some(Trim::Age(_)) => Some(self.clock(&mut client).await?),
+            Some(Trim::Age(_)) => Some(clock(&mut client, connected_by).await?),
             Some(Trim::Entries(_)) | None => None,
         };
         Ok(Connection {
@@ -359,45 +373,45 @@ impl Server {
         })
     }
 
-    /// Asks the server what time it is.
-    async fn clock(&self, client: &mut MultiplexedConnection) -> RedisResult<Clock> {
-        let command = redis::cmd("TIME");
-        let (seconds, microseconds): (u64, u64) = self.in_time(command.query_async(client)).await?;
-        Ok(Clock {
-            asked: Instant::now(),
-            answered: Duration::from_secs(seconds) + Duration::from_micros(microseconds),
-        })
-    }
-
     /// A connection over which the server has answered something.
     async fn connect_and_ask(&self) -> RedisResult<Connection> {
-        let mut connection = self.try_connect().await?;
-        self.ping(&mut connection.client).await?;
+        let connected_by = self.connected_by();
+        let mut connection = self.try_connect(connected_by).await?;
+        ping(&mut connection.client, connected_by).await?;
         Ok(connection)
-    }
-
-    /// Whether the server answers. A refusal is an answer.
-    async fn ping(&self, client: &mut MultiplexedConnection) -> RedisResult<()> {
-        let command = redis::cmd("PING");
-        let ping = self.in_time(command.query_async::<Value>(client));
-        match ping.await {
-            Err(error) if !is_answer(&error) => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// What connecting has time for.
-    async fn in_time<T>(&self, asking: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        match timeout(self.config.connect_timeout, asking).await {
-            Ok(answer) => answer,
-            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        }
     }
 
     /// Closes what is idle: what one connection has met the others will meet.
     fn forget_idle(&self) {
         let idle = std::mem::take(&mut *lock(&self.idle));
         drop(idle);
+    }
+}
+
+/// Asks the server what time it is.
+async fn clock(client: &mut MultiplexedConnection, deadline: Deadline) -> RedisResult<Clock> {
+    let command = redis::cmd("TIME");
+    let (seconds, microseconds): (u64, u64) = by(deadline, command.query_async(client)).await?;
+    Ok(Clock {
+        asked: Instant::now(),
+        answered: Duration::from_secs(seconds) + Duration::from_micros(microseconds),
+    })
+}
+
+/// Whether the server answers. A refusal is an answer.
+async fn ping(client: &mut MultiplexedConnection, deadline: Deadline) -> RedisResult<()> {
+    let command = redis::cmd("PING");
+    match by(deadline, command.query_async::<Value>(client)).await {
+        Err(error) if !is_answer(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What is answered until then.
+async fn by<T>(deadline: Deadline, asking: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    match timeout_at(deadline, asking).await {
+        Ok(answer) => answer,
+        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
     }
 }
 
@@ -587,7 +601,7 @@ impl<'a> Call<'a, '_> {
         }
         // After a value that is longer than it takes, the server closes the connection.
         if closes && self.outage.is_none() {
-            match self.server.connect().await {
+            match self.server.connect(self.server.connected_by()).await {
                 Ok(connection) => self.connection = connection,
                 Err(error) => self.outage = Some(error),
             }
@@ -647,9 +661,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use outbox_core::RelayBuilder;
     use redis::parse_redis_value;
 
     use super::*;
+    use crate::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
+
+    /// The relay counts a failure of what stayed without an answer beside confirmed messages, and a
+    /// wave may have no more than the second half of the publish timeout.
+    #[test]
+    fn an_outage_in_mid_batch_is_explained_before_it_looks_like_a_failure_of_messages() {
+        // The second time after a connection was closed over a large message.
+        let explained = CONNECT_TIMEOUT + RESPONSE_TIMEOUT + CONNECT_TIMEOUT;
+        assert!(explained < RelayBuilder::PUBLISH_TIMEOUT / 2);
+    }
 
     fn said(answer: &str) -> Option<Vec<Place>> {
         let answer = answer.replace(' ', "\r\n") + "\r\n";
