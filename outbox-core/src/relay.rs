@@ -8,8 +8,9 @@
 //!   waits for messages; it passes the turn on as soon as it has some, so that a burst wakes all.
 //! - In an outage, and while the store fails, one worker at a time tries, with back-off, and holds the
 //!   turn until its batch is settled. The first batch after an outage began holds one message, and the
-//!   size doubles with each success. A rejection ends no outage: adapters reject by themselves what
-//!   their broker cannot carry.
+//!   size doubles with each success. A rejection ends no outage, since adapters reject by themselves
+//!   what their broker cannot carry: it makes the next batch larger, without a pause, until one has a
+//!   message that the broker answers.
 //! - A worker never dies: a panic of the publisher is a failure of the messages that it had not
 //!   answered, a panic of the store is a store error.
 //!

@@ -166,8 +166,7 @@ impl Worker {
             None if published.tally.heard_from_broker() => {
                 health.broker_answered(probe.is_some());
             }
-            // It is open whether the broker is there: the next claim says more.
-            None => {}
+            None => health.broker_not_heard(probe.is_some()),
         }
         log_failures(claim.messages(), &conclusion.outcomes);
         let counts = telemetry::Outcomes::count(&conclusion.outcomes);
