@@ -5,13 +5,13 @@
 //! refusal that was about a neighbour in the record batch is not believed, and a producer that has
 //! lost its session is replaced.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use outbox_core::{Delivery, PublishError, PublishErrorKind, Publisher, async_trait};
+use outbox_core::{Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait};
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -42,7 +42,8 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 /// answer within `delivery.timeout.ms` is reported then, plus at most three seconds in which the
 /// cluster is asked whether it is there at all. A failed message is tried again by the relay, not
 /// here, with one exception: brokers refuse a whole record batch for its size or for one record in it,
-/// so what was refused in company is sent once more, each in a record batch of its own.
+/// so what was refused in company is sent once more, each in a record batch of its own, and after it
+/// what was taken of its key meanwhile.
 ///
 /// # Cancellation
 ///
@@ -83,35 +84,27 @@ impl KafkaPublisher {
     }
 
     /// Sends messages through the producer in `slot`, in order, and reports every answer that says
-    /// something about its message. Gives back the others with their codes.
-    async fn send<'a>(
-        &self,
-        slot: &Slot,
-        batch: impl Iterator<Item = Delivery<'a>>,
-    ) -> Vec<(Delivery<'a>, RDKafkaErrorCode)> {
+    /// something about its message. Gives back the others.
+    async fn send<'a>(&self, slot: &Slot, batch: &[Delivery<'a>]) -> Open<'a> {
         let producer = match slot.producer() {
             Ok(producer) => producer,
             Err(error) => {
-                for delivery in batch {
-                    delivery.report(Err(PublishError::broker_unavailable(error.to_string())));
-                }
-                return Vec::new();
+                report_all(batch, &PublishError::broker_unavailable(error.to_string()));
+                return Open::default();
             }
         };
         let mut call = Call::new(&self.config, &producer);
         for delivery in batch {
-            call.send(delivery).await;
+            call.send(*delivery).await;
         }
         call.finish().await;
         call.open
     }
 
-    /// Says of messages that nobody answered for whether the cluster or only their topics are away.
-    async fn explain_silence(&self, silent: Vec<Delivery<'_>>) {
-        let Some(first) = silent.first() else {
-            return;
-        };
-        let topic = first.message().topic().to_owned();
+    /// Says of messages that nobody answered for whether the cluster or only their topics are away. Gives
+    /// back the outage, if it is one.
+    async fn explain_silence(&self, silent: &[Delivery<'_>]) -> Option<PublishError> {
+        let topic = silent.first()?.message().topic().to_owned();
         let timeout = self.config.delivery_timeout_ms();
         let (kind, reason) = match self.shared.producer() {
             Err(error) => (PublishErrorKind::BrokerUnavailable, error.to_string()),
@@ -132,29 +125,31 @@ impl KafkaPublisher {
                 ),
             },
         };
-        for delivery in silent {
-            delivery.report(Err(PublishError::new(kind, reason.clone())));
-        }
+        let error = PublishError::new(kind, reason);
+        report_all(silent, &error);
+        (kind == PublishErrorKind::BrokerUnavailable).then_some(error)
+    }
+}
+
+fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
+    for delivery in deliveries {
+        delivery.report(Err(error.clone()));
     }
 }
 
 #[async_trait]
 impl Publisher for KafkaPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        let open = self.send(&self.shared, batch.iter().copied()).await;
-        if open.is_empty() {
-            return;
+        let Open { again, silent, .. } = self.send(&self.shared, batch).await;
+        match self.explain_silence(&silent).await {
+            None if again.is_empty() => {}
+            None => {
+                let silent = self.send(&self.alone, &again).await.silent;
+                self.explain_silence(&silent).await;
+            }
+            // Sent again they would be silent too, for longer than the caller waits.
+            Some(outage) => report_all(&again, &outage),
         }
-
-        let (mut silent, suspects): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|(_, code)| is_silence(*code));
-        if !suspects.is_empty() {
-            let suspects = only_last_of_key(batch, suspects);
-            let still_open = self.send(&self.alone, suspects.into_iter()).await;
-            silent.extend(still_open);
-        }
-        let silent = silent.into_iter().map(|(delivery, _)| delivery).collect();
-        self.explain_silence(silent).await;
     }
 }
 
@@ -166,32 +161,16 @@ impl fmt::Debug for KafkaPublisher {
     }
 }
 
-/// The suspects that may be sent again without overtaking: the last of their key in the batch.
-///
-/// The others are reported as failed, so that the relay sends their followers again after them.
-fn only_last_of_key<'a>(
-    batch: &[Delivery<'a>],
-    suspects: Vec<(Delivery<'a>, RDKafkaErrorCode)>,
-) -> Vec<Delivery<'a>> {
-    let last: HashMap<_, _> = batch
-        .iter()
-        .filter_map(|delivery| Some((delivery.message().key()?, delivery.message().id())))
-        .collect();
-    let mut again = Vec::new();
-    for (delivery, code) in suspects {
-        let message = delivery.message();
-        let is_last = message
-            .key()
-            .is_none_or(|key| last.get(key) == Some(&message.id()));
-        if is_last {
-            again.push(delivery);
-        } else {
-            delivery.report(Err(PublishError::retryable(format!(
-                "refused together with other records of its record batch: {code}"
-            ))));
-        }
-    }
-    again
+/// Messages whose answers do not say what to report.
+#[derive(Default)]
+struct Open<'a> {
+    /// Nobody answered in time.
+    silent: Vec<Delivery<'a>>,
+    /// To be sent once more, in this order: what was refused in company, and what came after it in its
+    /// key, whether that was taken or not.
+    again: Vec<Delivery<'a>>,
+    /// The topics and keys of what is sent again.
+    keys: HashSet<(&'a str, &'a str)>,
 }
 
 /// One pass of messages through one producer.
@@ -204,8 +183,7 @@ struct Call<'a, 'b> {
     answers: mpsc::UnboundedReceiver<(usize, Result<(), RDKafkaErrorCode>)>,
     /// Cloned into every ticket.
     sender: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
-    /// Messages whose answers do not say what to report.
-    open: Vec<(Delivery<'a>, RDKafkaErrorCode)>,
+    open: Open<'a>,
 }
 
 impl<'a, 'b> Call<'a, 'b> {
@@ -218,7 +196,7 @@ impl<'a, 'b> Call<'a, 'b> {
             answered: 0,
             answers,
             sender,
-            open: Vec::new(),
+            open: Open::default(),
         }
     }
 
@@ -274,10 +252,17 @@ impl<'a, 'b> Call<'a, 'b> {
             return;
         };
         match answer {
+            // The client gives the answers of a partition in its order, so an earlier one of the key
+            // that is sent again is known by now.
+            Ok(()) if self.open.is_behind(delivery.message()) => self.open.again.push(delivery),
             Ok(()) => delivery.report(Ok(())),
-            Err(code) if is_silence(code) => self.open.push((delivery, code)),
+            Err(code) if is_silence(code) => self.open.silent.push(delivery),
             Err(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
-                self.open.push((delivery, code));
+                let message = delivery.message();
+                self.open
+                    .keys
+                    .extend(message.key().map(|key| (message.topic(), key)));
+                self.open.again.push(delivery);
             }
             Err(code) => {
                 let size = encode(delivery.message()).map_or(0, |record| record.size());
@@ -299,6 +284,16 @@ impl<'a, 'b> Call<'a, 'b> {
             code => self.producer.describe(code, record.size()),
         };
         PublishError::new(classify(code), reason)
+    }
+}
+
+impl Open<'_> {
+    /// Whether an earlier message of its topic and key is sent again, so that it must be too.
+    fn is_behind(&self, message: &Message) -> bool {
+        !self.keys.is_empty()
+            && message
+                .key()
+                .is_some_and(|key| self.keys.contains(&(message.topic(), key)))
     }
 }
 
