@@ -30,28 +30,60 @@ use std::time::Duration;
 use crate::{Claimed, Outcome, PublishError, PublishErrorKind, RetryPolicy};
 
 /// What order the messages of one key keep, and what it costs.
+///
+/// Say that messages 1, 2 and 3 of a key are claimed together and that 1 fails once. Then the broker has
+///
+/// | mode | copies |
+/// | --- | --- |
+/// | [`PerKey`](Self::PerKey) | 1, 2, 3 |
+/// | [`PerKeyPipelined`](Self::PerKeyPipelined) | 2, 3, 1, 2, 3 |
+/// | [`Unordered`](Self::Unordered) | 2, 3, 1 |
+///
+/// Lost answers and crashes add repeats in every mode, and a relay that goes on publishing after its claim
+/// was taken from it, because it was frozen or cut off, adds them out of place: nothing can fence a broker.
+/// Messages without a key have no order in any mode.
+///
+/// A key has its order in each topic, as far as the broker keeps the order of what it is sent: see the
+/// adapter's README. [`PerKey`](Self::PerKey) keeps it across topics too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OrderMode {
-    /// A message is not sent before the earlier ones of its key are confirmed or recorded as dead: the
+    /// A message is not sent before the earlier ones of its key are confirmed, or recorded as dead: the
     /// n-th message of each key travels in the n-th wave.
+    ///
+    /// Promised: the first copies of a key's messages are in the order of their enqueueing, whatever
+    /// fails, so a consumer that drops repeats by id sees that order. Not promised: the place of a repeat.
     #[default]
     PerKey,
     /// The whole batch travels at once; after a failure every later message of the key is sent again
-    /// after it. A consumer that processes every copy ends in order; one that drops repeats by id
-    /// sees the suffix early and needs [`PerKey`](Self::PerKey).
+    /// after it.
+    ///
+    /// Promised: the last copies of a key's messages are in order once nothing fails any more, so a
+    /// consumer that processes every copy ends in order, unless a claim was taken as said above. Not
+    /// promised: the order of first copies. A consumer that drops repeats by id, and a broker that does
+    /// (JetStream, within its duplicate window), keep the early copies of what was sent behind a failure,
+    /// and need [`PerKey`](Self::PerKey).
     PerKeyPipelined,
-    /// The whole batch travels at once, and each message stands for itself.
+    /// The whole batch travels at once, and each message stands for itself: none waits for another, and
+    /// none is sent again because another failed. No order is promised.
     Unordered,
 }
 
 /// Whether a key goes on after one of its messages is dead.
+///
+/// Without meaning for a message that has no key, and in [`OrderMode::Unordered`], where no message waits
+/// for another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDead {
-    /// The later messages of the key go on.
+    /// The later messages of the key go on, without the dead one. When that is replayed it arrives after
+    /// those that went on meanwhile.
     #[default]
     Continue,
-    /// The later messages of the key wait until a person replays or discards the dead one. Without
-    /// meaning in [`OrderMode::Unordered`], where no message waits for another.
+    /// The later messages of the key wait, those that are enqueued meanwhile too, until a person replays
+    /// the dead one, which is then sent before them, or discards it.
+    ///
+    /// In [`OrderMode::PerKey`] none of them is sent before that. In [`OrderMode::PerKeyPipelined`] those
+    /// that were in one batch with the dead one have been sent with it, and all of them are sent after the
+    /// decision.
     HaltKey,
 }
 

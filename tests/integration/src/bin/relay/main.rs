@@ -3,21 +3,22 @@
 //! Its settings are arguments of the form `name=value`, listed in [`Settings::set`]; it logs to standard
 //! error and stops on SIGTERM. It is no product: the `outbox` program is what one runs.
 //!
-//! Where to read next: `publishers.rs` for the brokers and their settings.
+//! Where to read next: `publishers.rs` for the brokers and their settings, `wrappers.rs` for what goes
+//! wrong on demand.
 
 mod publishers;
+mod wrappers;
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use outbox_core::{Delivery, ExponentialBackoff, OnDead, OrderMode, Publisher, Relay};
+use outbox_core::{ExponentialBackoff, OnDead, OrderMode, Relay};
 use outbox_postgres::Outbox;
 use sqlx::postgres::PgPoolOptions;
 use tokio::signal::unix::{SignalKind, signal};
+use wrappers::{Failing, Holding};
 
 struct Settings {
     database: String,
@@ -99,33 +100,12 @@ impl Settings {
     }
 }
 
-/// A publisher that once, in mid-batch, says what the broker confirmed and then does not return.
-struct Holding {
-    inner: Box<dyn Publisher>,
-    after: usize,
-    handed_over: AtomicUsize,
-}
-
-#[async_trait]
-impl Publisher for Holding {
-    async fn publish(&self, batch: &[Delivery<'_>]) {
-        let before = self.handed_over.fetch_add(batch.len(), Ordering::Relaxed);
-        self.inner.publish(batch).await;
-        if before < self.after && self.after <= before + batch.len() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let pool = PgPoolOptions::new().connect_lazy(&settings.database)?;
     let outbox = Outbox::in_schema(settings.schema)?;
-    let publisher = Holding {
-        inner: publishers::open(&settings.broker, settings.publisher).await?,
-        after: settings.hold_after,
-        handed_over: AtomicUsize::new(0),
-    };
+    let broker = publishers::open(&settings.broker, settings.publisher).await?;
+    let publisher = Holding::new(Failing::new(broker), settings.hold_after);
     Relay::builder(outbox.store(&pool), publisher)
         .order(settings.order)
         .on_dead(settings.on_dead)

@@ -56,15 +56,17 @@ async fn nats(settings: Settings) -> Opened {
     Ok(Box::new(NatsPublisher::new(client, config)?))
 }
 
-/// The settings are `url`, and how long the server has for an answer.
+/// The settings are `url`, how long the server has for an answer, and the largest message.
 fn redis(mut settings: Settings) -> Opened {
     let url = settings.remove("url").ok_or("there is no url")?;
     let mut config = RedisConfig::new(Client::open(url)?);
     for (name, value) in settings {
-        let timeout = Duration::from_millis(value.parse()?);
+        let number = value.parse()?;
+        let timeout = Duration::from_millis(number);
         config = match name.as_str() {
             "response_timeout_ms" => config.response_timeout(timeout),
             "connect_timeout_ms" => config.connect_timeout(timeout),
+            "max_message_bytes" => config.max_message_bytes(usize::try_from(number)?),
             _ => return Err(format!("there is no setting {name:?}").into()),
         };
     }

@@ -23,6 +23,8 @@ pub(crate) static BROKER: Install = Install {
     at: |url| Box::new(RabbitMq { url }),
     // After both the adapter asks for two seconds whether the server is there.
     impatient: &["connect_timeout_ms=1500", "confirm_timeout_ms=2000"],
+    too_large: (8 * 1024 * 1024 + 1, &[]),
+    drops_repeats: false,
     odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
 };
 

@@ -47,6 +47,10 @@ pub(crate) struct Install {
     /// Settings of the adapter with which it explains an outage within six seconds, also when the
     /// server keeps its connections and answers nothing.
     pub(crate) impatient: &'static [&'static str],
+    /// The bytes of a payload that is refused for good, with these settings of the adapter.
+    pub(crate) too_large: (usize, &'static [&'static str]),
+    /// Whether the broker itself drops what it has had a short time ago.
+    pub(crate) drops_repeats: bool,
     /// A header as odd as the broker can carry it.
     pub(crate) odd_header: (&'static str, &'static str),
 }

@@ -23,6 +23,8 @@ pub(crate) static BROKER: Install = Install {
     at: |servers| Box::new(Kafka::at(servers)),
     // Unanswered messages are explained after 2.5 s and at most three more.
     impatient: &["delivery.timeout.ms=2500"],
+    too_large: (2_000_000, &[]),
+    drops_repeats: false,
     odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
 };
 

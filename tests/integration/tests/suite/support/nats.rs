@@ -20,6 +20,8 @@ pub(crate) static BROKER: Install = Install {
     at: |url| Box::new(Nats { url }),
     // Silence is explained after 1.5 s and at most two more.
     impatient: &["ack_timeout_ms=1500"],
+    too_large: (1024 * 1024, &[]),
+    drops_repeats: true,
     odd_header: (
         "!\"#$%&'()*+,-./;<=>?@[\\]^_`{|}~",
         "\u{1F980} größe\t\\ \u{1}\u{7f} ' : \"",

@@ -15,6 +15,8 @@ pub(crate) static BROKER: Install = Install {
     faulty_service: "redis-faults",
     at: |url| Box::new(Redis { url }),
     impatient: &["response_timeout_ms=2500", "connect_timeout_ms=2500"],
+    too_large: (1_000_000, &["max_message_bytes=1000000"]),
+    drops_repeats: false,
     odd_header: ("größe in m², \"=:\r\n", "\u{1F980}\r\n\t\\ \u{7f} ' \" "),
 };
 
