@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lapin::ExchangeKind;
-use lapin::types::AMQPValue;
+use lapin::options::ExchangeDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
 use outbox_amqp::{AmqpConfig, AmqpPublisher, Routing};
 use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
@@ -362,12 +363,89 @@ async fn a_right_that_is_missing_is_the_topics_trouble() {
         assert!(reason.starts_with("403 ACCESS_REFUSED"), "{reason}");
         assert!(reason.contains(&named), "{reason}");
     }
+    let write = format!("^({open}|{closed})$");
+    rabbitmqctl("rabbitmq", &["set_permissions", &user, "^$", &write, "^$"]).await;
+    let answers = publisher.publish_all(&batch[..2], WITHIN).await;
+    assert_eq!(answers, [Some(Ok(())), Some(Ok(()))]);
     drop(publisher);
     rabbitmqctl("rabbitmq", &["delete_user", &user]).await;
     server.delete_exchange(&open).await;
     server.delete_exchange(&closed).await;
     server.delete_queue(&queue).await;
     server.close().await;
+}
+
+#[tokio::test]
+async fn an_internal_exchange_is_its_topics_trouble() {
+    let server = Server::connect(&url()).await;
+    let (there, internal, queue) = (new_name(), new_name(), new_name());
+    server.queue(&queue).await;
+    server
+        .exchange(&there, ExchangeKind::Fanout, &queue, "")
+        .await;
+    let options = ExchangeDeclareOptions {
+        internal: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    server
+        .channel
+        .exchange_declare(
+            internal.as_str().into(),
+            ExchangeKind::Fanout,
+            options,
+            FieldTable::default(),
+        )
+        .await
+        .expect("an exchange");
+    let publisher = publisher(AmqpConfig::new(url()).routing(Routing::ExchangePerTopic));
+    let batch = [&there, &internal, &there].map(|exchange| message(exchange, "k", "1"));
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_eq!((&answers[0], &answers[2]), (&Some(Ok(())), &Some(Ok(()))));
+    let (kind, reason) = refusal(&answers[1]);
+    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    assert!(
+        reason.starts_with("403 ACCESS_REFUSED - cannot publish to internal exchange"),
+        "{reason}"
+    );
+    server.delete_exchange(&there).await;
+    server.delete_exchange(&internal).await;
+    server.delete_queue(&queue).await;
+    server.close().await;
+}
+
+#[tokio::test]
+async fn a_vhost_that_is_deleted_is_an_outage_until_it_is_there_again() {
+    let (vhost, queue) = (new_name(), new_name());
+    let in_vhost = url().replace("%2f", &vhost);
+    let (_, rest) = in_vhost.split_once("://").expect("a URL");
+    let user = rest.split(':').next().expect("a URL with a user");
+    let publisher = publisher(AmqpConfig::new(&in_vhost));
+    let batch = [message(&queue, "k", "1"), message(&queue, "l", "2")];
+    for _ in 0..2 {
+        rabbitmqctl("rabbitmq", &["add_vhost", &vhost]).await;
+        let all = ["set_permissions", "-p", &vhost, user, ".*", ".*", ".*"];
+        rabbitmqctl("rabbitmq", &all).await;
+        let server = Server::connect(&in_vhost).await;
+        server.queue(&queue).await;
+        server.close().await;
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_eq!(answers, [Some(Ok(())), Some(Ok(()))]);
+
+        rabbitmqctl("rabbitmq", &["delete_vhost", &vhost]).await;
+        let deadline = Instant::now() + WITHIN;
+        // The connection may live on for a moment, in a vhost without anything.
+        loop {
+            let answers = publisher.publish_all(&batch, WITHIN).await;
+            let (kind, reason) = refusal(&answers[0]);
+            if kind == PublishErrorKind::BrokerUnavailable {
+                assert!(reason.starts_with("530 NOT_ALLOWED"), "{reason}");
+                assert_eq!(answers[0], answers[1]);
+                break;
+            }
+            assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+            assert!(Instant::now() < deadline, "the vhost is still there");
+        }
+    }
 }
 
 #[tokio::test]

@@ -165,7 +165,9 @@ async fn calls_share_one_connection() {
     let queue = new_name();
     server.queue(&queue).await;
     let proxy = proxy_to(&url()).await;
-    let publisher = Arc::new(publisher(&at(&url(), proxy.address())));
+    // With the timeouts that it has by itself: eight calls on a busy machine take a while.
+    let config = AmqpConfig::new(at(&url(), proxy.address()));
+    let publisher = Arc::new(AmqpPublisher::new(config).expect("a configuration"));
     let mut calls = Vec::new();
     for call in 0..8 {
         let batch: Vec<Message> = (0..100)
@@ -233,8 +235,8 @@ async fn a_server_that_is_stopped_or_killed_is_an_outage_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_is_an_outage_until_it_has_some() {
-    let broken = Broken::take().await;
+async fn an_alarm_of_memory_or_disk_is_an_outage_until_it_is_over() {
+    let _broken = Broken::take().await;
     let queue = new_name();
     let server = Server::connect(&faults_url()).await;
     server.queue(&queue).await;
@@ -242,17 +244,24 @@ async fn a_server_without_memory_is_an_outage_until_it_has_some() {
     let publisher = publisher(&at(&faults_url(), proxy.address()));
     recovers(&publisher, &queue).await;
 
-    broken.memory(&["0.000001"]).await;
-    // The server tells a connection when it publishes.
-    let reason = outage(&publisher, &queue).await;
-    assert_eq!(reason, "the broker has blocked publishers: low on memory");
-    // Then it is known, and nobody is asked.
-    let start = Instant::now();
-    outage(&publisher, &queue).await;
-    assert!(start.elapsed() < Duration::from_secs(1));
+    let no_memory = ["set_vm_memory_high_watermark", "0.000001"];
+    let no_disk = ["set_disk_free_limit", "1000000000000000"];
+    for (alarm, enough, said) in [
+        (&no_memory, &ENOUGH_MEMORY[2..], "low on memory"),
+        (&no_disk, &ENOUGH_DISK[2..], "low on disk"),
+    ] {
+        rabbitmqctl(BROKEN, alarm).await;
+        // The server tells a connection when it publishes.
+        let reason = outage(&publisher, &queue).await;
+        assert_eq!(reason, format!("the broker has blocked publishers: {said}"));
+        // Then it is known, and nobody is asked.
+        let start = Instant::now();
+        outage(&publisher, &queue).await;
+        assert!(start.elapsed() < Duration::from_secs(1));
 
-    broken.memory(&["absolute", "1GB"]).await;
-    recovers(&publisher, &queue).await;
+        rabbitmqctl(BROKEN, enough).await;
+        recovers(&publisher, &queue).await;
+    }
     assert_eq!(proxy.accepted(), 1);
     server.delete_queue(&queue).await;
     server.close().await;
@@ -303,7 +312,7 @@ async fn neither_debug_nor_a_reason_shows_a_secret() {
 }
 
 /// The server that may be broken, for this test alone, whichever process or checkout the others run in.
-/// It is put back, up and with its memory, when this is dropped.
+/// It is put back, up and with its memory and disk, when this is dropped.
 struct Broken {
     /// Locked as long as it is open.
     _lock: File,
@@ -317,6 +326,7 @@ const ENOUGH_MEMORY: [&str; 5] = [
     "absolute",
     "1GB",
 ];
+const ENOUGH_DISK: [&str; 4] = ["rabbitmqctl", BROKEN, "set_disk_free_limit", "256MB"];
 
 impl Broken {
     async fn take() -> Self {
@@ -327,7 +337,7 @@ impl Broken {
             file.lock().expect("a lock");
             // Whoever had it before may have been killed before it put it back.
             services(&["start", BROKEN]);
-            services(&ENOUGH_MEMORY);
+            put_back();
             file
         });
         Self {
@@ -340,18 +350,19 @@ impl Broken {
             .await
             .expect("scripts/services");
     }
-
-    async fn memory(&self, limit: &[&str]) {
-        let command = [&["set_vm_memory_high_watermark"], limit].concat();
-        rabbitmqctl(BROKEN, &command).await;
-    }
 }
 
 impl Drop for Broken {
     fn drop(&mut self) {
         services(&["start", BROKEN]);
-        services(&ENOUGH_MEMORY);
+        put_back();
     }
+}
+
+/// Ends both alarms.
+fn put_back() {
+    services(&ENOUGH_MEMORY);
+    services(&ENOUGH_DISK);
 }
 
 /// Where the script keeps its servers.

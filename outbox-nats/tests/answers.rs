@@ -15,7 +15,9 @@ use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_nats::{MAX_HEADER_BLOCK_BYTES, NatsConfig, NatsPublisher};
 use support::server::Server;
-use support::{connect, create, delete, message, new_subject, payloads, read, stream, url};
+use support::{
+    PATIENCE, connect, create, delete, message, new_subject, payloads, read, stream, url,
+};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -315,7 +317,7 @@ async fn a_stream_that_does_not_acknowledge_is_the_topics_trouble() {
     let (silent, there) = (new_subject(), new_subject());
     let mut config = stream(&silent);
     config.no_ack = true;
-    create(&client, config).await;
+    let context = create(&client, config).await;
     create(&client, stream(&there)).await;
     let publisher = publisher_with(&client, impatient());
     let batch = [message(&silent, "a", "1"), message(&there, "b", "2")];
@@ -327,6 +329,9 @@ async fn a_stream_that_does_not_acknowledge_is_the_topics_trouble() {
         "{reason}"
     );
     assert_eq!(answers[1], Some(Ok(())));
+    context.update_stream(stream(&silent)).await.unwrap();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_eq!(answers, [Some(Ok(())), Some(Ok(()))]);
     delete(&client, &silent).await;
     delete(&client, &there).await;
 }
@@ -406,23 +411,19 @@ async fn a_subscriber_that_answers_is_no_stream() {
 }
 
 /// A server on which `limited` may publish to `open`, and `deaf` may not subscribe to its inbox.
-fn server_with_rights() -> Server {
-    Server::start_with(
-        r#"
-        jetstream: { store_dir: STORE }
-        authorization: { users: [
-            { user: admin, password: secret }
-            { user: limited, password: secret, permissions: {
-                publish: ["open"], subscribe: ["_INBOX.>"] } }
-            { user: deaf, password: secret, permissions: { publish: ">", subscribe: ["nothing"] } }
-        ] }
-        "#,
-    )
-}
+const RIGHTS: &str = r#"
+    jetstream: { store_dir: STORE }
+    authorization: { users: [
+        { user: admin, password: secret }
+        { user: limited, password: secret, permissions: {
+            publish: ["open"], subscribe: ["_INBOX.>"] } }
+        { user: deaf, password: secret, permissions: { publish: ">", subscribe: ["nothing"] } }
+    ] }
+"#;
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_the_topics_trouble() {
-    let server = server_with_rights();
+async fn a_right_that_is_missing_is_the_topics_trouble_until_it_is_given() {
+    let server = Server::start_with(RIGHTS);
     let admin = server.connect_as("admin").await;
     for subject in ["open", "closed"] {
         create(&admin, stream(subject)).await;
@@ -446,11 +447,20 @@ async fn a_right_that_is_missing_is_the_topics_trouble() {
     let answers = publisher.publish_all(&batch[1..2], WITHIN).await;
     assert_eq!(refusal(&answers[0]).0, PublishErrorKind::TopicUnavailable);
     assert_eq!(read(&admin, "closed").await, []);
+
+    server.reload(&RIGHTS.replace(r#"["open"]"#, r#"["open", "closed"]"#));
+    let deadline = Instant::now() + PATIENCE;
+    // The server cuts the user's connections when it reads its new rights.
+    while publisher.publish_all(&batch, WITHIN).await != vec![Some(Ok(())); 3] {
+        assert!(Instant::now() < deadline, "the right is not given");
+        // wait: the server reads its configuration, and the client connects again
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
 async fn an_inbox_that_may_not_be_subscribed_to_is_told() {
-    let server = server_with_rights();
+    let server = Server::start_with(RIGHTS);
     let admin = server.connect_as("admin").await;
     create(&admin, stream("open")).await;
     let deaf = server.connect_as("deaf").await;
@@ -476,29 +486,38 @@ async fn a_server_without_jetstream_has_no_stream() {
 }
 
 #[tokio::test]
-async fn a_server_out_of_storage_takes_messages_when_there_is_room() {
-    let server = Server::start_with("jetstream: { store_dir: STORE, max_file_store: 100KB }");
-    let client = connect(&server.url()).await;
-    let context = create(&client, stream("t")).await;
-    let publisher = publisher(&client);
-    let batch: Vec<Message> = (0..20)
-        .map(|n| message("t", &format!("key-{n}"), vec![b'x'; 10_000]))
-        .collect();
-    let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert_eq!(answers[0], Some(Ok(())));
-    let (kind, reason) = refusal(&answers[19]);
-    assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
-    assert!(reason.contains("resource"), "{reason}");
+async fn a_server_or_account_out_of_storage_takes_messages_when_there_is_room() {
+    let of_server = r#"
+        jetstream: { store_dir: STORE, max_file_store: 100KB }
+        authorization: { users: [{ user: limited, password: secret }] }
+    "#;
+    let of_account = r#"
+        jetstream: { store_dir: STORE }
+        accounts: { A: {
+            jetstream: { max_file: 100KB }, users: [{ user: limited, password: secret }] } }
+    "#;
+    for (config, said) in [
+        (of_server, "insufficient resources"),
+        (of_account, "resource limits exceeded for account"),
+    ] {
+        let server = Server::start_with(config);
+        let client = server.connect_as("limited").await;
+        let context = create(&client, stream("t")).await;
+        let publisher = publisher(&client);
+        let batch: Vec<Message> = (0..20)
+            .map(|n| message("t", &format!("key-{n}"), vec![b'x'; 10_000]))
+            .collect();
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_eq!(answers[0], Some(Ok(())));
+        let (kind, reason) = refusal(&answers[19]);
+        assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+        assert!(reason.contains(said), "{reason}");
 
-    context
-        .get_stream("t")
-        .await
-        .unwrap()
-        .purge()
-        .await
-        .unwrap();
-    let answers = publisher.publish_all(&batch[19..], WITHIN).await;
-    assert_eq!(answers, [Some(Ok(()))]);
+        let full = context.get_stream("t").await.unwrap();
+        full.purge().await.unwrap();
+        let answers = publisher.publish_all(&batch[19..], WITHIN).await;
+        assert_eq!(answers, [Some(Ok(()))]);
+    }
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@
 mod support;
 
 use std::collections::HashSet;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions};
+use async_nats::{Client, ConnectOptions, jetstream};
 use outbox_conformance::proxy::Proxy;
 use outbox_conformance::publisher::refusal;
 use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
@@ -60,19 +61,23 @@ fn assert_soon(start: Instant, limit: Duration) {
 
 #[tokio::test]
 async fn a_server_that_was_never_there_is_an_outage_at_once() {
-    let client = ConnectOptions::new()
-        .retry_on_initial_connect()
-        .connect(format!("nats://127.0.0.1:{}", free_port()))
-        .await
-        .unwrap();
-    let publisher = publisher(&client);
-    let start = Instant::now();
-    let answers = publisher
-        .publish_all(&[message("t", "k", "1")], WITHIN)
-        .await;
-    assert_soon(start, Duration::from_millis(200));
-    assert_away(&answers[0], "no connection to the server yet");
-    assert_eq!(publisher.publish_all(&[], WITHIN).await, []);
+    // Nobody listens, or somebody who takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for port in [free_port(), silent.local_addr().unwrap().port()] {
+        let client = ConnectOptions::new()
+            .retry_on_initial_connect()
+            .connect(format!("nats://127.0.0.1:{port}"))
+            .await
+            .unwrap();
+        let publisher = publisher(&client);
+        let start = Instant::now();
+        let answers = publisher
+            .publish_all(&[message("t", "k", "1")], WITHIN)
+            .await;
+        assert_soon(start, Duration::from_millis(200));
+        assert_away(&answers[0], "no connection to the server yet");
+        assert_eq!(publisher.publish_all(&[], WITHIN).await, []);
+    }
 }
 
 #[tokio::test]
@@ -136,7 +141,7 @@ async fn a_server_that_dies_in_mid_batch_leaves_no_message_without_an_answer() {
     let publishing = publisher.publish_all(&batch, WITHIN);
     let watching = async {
         let deadline = Instant::now() + PATIENCE;
-        let context = async_nats::jetstream::new(client.clone());
+        let context = jetstream::new(client.clone());
         let stream = context.get_stream("t").await.unwrap();
         while stream.get_info().await.unwrap().state.messages < 100 {
             assert!(Instant::now() < deadline, "nothing arrives");
@@ -168,6 +173,84 @@ async fn a_server_that_dies_in_mid_batch_leaves_no_message_without_an_answer() {
             assert!(there.contains(payload), "{payload} is lost");
         }
     }
+}
+
+/// As before an upgrade: it takes no new connections, and closes the old ones.
+#[tokio::test]
+async fn a_server_that_retires_fails_no_message() {
+    let mut server = Server::start_with(
+        "jetstream: { store_dir: STORE }, \
+         lame_duck_duration: 30s, lame_duck_grace_period: 100ms",
+    );
+    let client = connect(&server.url()).await;
+    create(&client, stream("t")).await;
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "0")]).await;
+    server.retire();
+    let mut confirmed = vec!["0".to_owned()];
+    let deadline = Instant::now() + PATIENCE;
+    let open = loop {
+        let next = confirmed.len().to_string();
+        let answers = publisher
+            .publish_all(&[message("t", "k", next.as_str())], WITHIN)
+            .await;
+        if answers[0] != Some(Ok(())) {
+            assert_away(&answers[0], "lost");
+            break next;
+        }
+        confirmed.push(next);
+        assert!(Instant::now() < deadline, "the server stays");
+    };
+    server.wait_for_end();
+    server.start_again();
+    confirm(&publisher, &[message("t", "k", "last")]).await;
+    confirmed.push("last".to_owned());
+    let mut there = payloads(&client, "t").await;
+    // Its answer may have been lost.
+    there.retain(|payload| *payload != open);
+    assert_eq!(there, confirmed);
+}
+
+/// Two of a stream's three servers are away.
+#[tokio::test]
+async fn a_stream_without_a_leader_is_the_topics_trouble_until_it_has_one() {
+    let ports = [(); 3].map(|()| free_port());
+    let routes = ports.map(|port| format!("\"nats://127.0.0.1:{port}\""));
+    let mut servers = [0, 1, 2].map(|number| {
+        Server::start_with(&format!(
+            "server_name: n{number}, jetstream: {{ store_dir: STORE }}, \
+             cluster: {{ name: c, listen: \"127.0.0.1:{}\", routes: [{}] }}",
+            ports[number],
+            routes.join(", ")
+        ))
+    });
+    let client = connect(&servers[0].url()).await;
+    let mut config = stream("t");
+    config.num_replicas = 3;
+    let context = jetstream::new(client.clone());
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = context.create_stream(config.clone()).await {
+        assert!(Instant::now() < deadline, "no stream: {error}");
+        // wait: the servers agree on a leader
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let publisher = publisher(&client);
+    confirm(&publisher, &[message("t", "k", "1")]).await;
+
+    for server in &mut servers[1..] {
+        server.kill();
+    }
+    let batch = [message("t", "k", "2")];
+    for _ in 0..3 {
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        let (kind, reason) = refusal(&answers[0]);
+        assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+    }
+    for server in &mut servers[1..] {
+        server.start_again();
+    }
+    confirm(&publisher, &batch).await;
+    assert_eq!(payloads(&client, "t").await, ["1", "2"]);
 }
 
 #[tokio::test]

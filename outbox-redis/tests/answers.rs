@@ -135,6 +135,41 @@ async fn a_server_out_of_memory_is_an_outage_until_it_has_some() {
 }
 
 #[tokio::test]
+async fn what_was_added_before_the_memory_ran_out_stays_confirmed() {
+    let server = Server::start(&[]);
+    let publisher = publisher(server.client());
+    all_pass(&publisher, &three("t")).await;
+    let used = support::info(&server.client(), "used_memory").await;
+    let limit = (used + 1_000_000).to_string();
+    ask(&server.client(), &["CONFIG", "SET", "maxmemory", &limit]).await;
+    let batch: Vec<Message> = (0..3_000)
+        .map(|n| message("t", "k", format!("{n:01000}")))
+        .collect();
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    let confirmed = answers
+        .iter()
+        .filter(|answer| **answer == CONFIRMED)
+        .count();
+    assert!(
+        (1..batch.len()).contains(&confirmed),
+        "{confirmed} confirmed"
+    );
+    for answer in answers.iter().filter(|answer| **answer != CONFIRMED) {
+        let (kind, reason) = refusal(answer);
+        assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
+        assert!(reason.starts_with("OOM "), "{reason}");
+    }
+    let there = payloads(&server.client(), "t").await.split_off(3);
+    let told = batch.iter().zip(&answers);
+    let told = told.filter(|(_, answer)| **answer == CONFIRMED);
+    let told: Vec<_> = told.filter_map(|(it, _)| it.payload()).collect();
+    assert_eq!(there.len(), told.len());
+    for (there, told) in there.iter().zip(told) {
+        assert_eq!(there.as_bytes(), told);
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_cannot_save_is_an_outage() {
     let server = Server::start(&[]);
     let publisher = publisher(server.client());
@@ -206,6 +241,9 @@ async fn a_server_with_too_few_replicas_for_itself_is_an_outage() {
     )
     .await;
     assert_eq!(payloads(&server.client(), "t").await, [""; 0]);
+    let enough = ["CONFIG", "SET", "min-replicas-to-write", "0"];
+    ask(&server.client(), &enough).await;
+    all_pass(&publisher, &three("t")).await;
 }
 
 #[tokio::test]
@@ -298,6 +336,8 @@ async fn rights_that_are_missing_are_the_topics_or_the_servers_trouble() {
     let (kind, reason) = refusal(&answers[1]);
     assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
     assert!(reason.starts_with("NOPERM "), "{reason}");
+    ask(&server.client(), &["ACL", "SETUSER", "orders", "~secret"]).await;
+    all_pass(&orders, &batch).await;
 
     let reader = publisher(server.client_as("user=reader&pass=pw"));
     all_fail(
@@ -307,6 +347,8 @@ async fn rights_that_are_missing_are_the_topics_or_the_servers_trouble() {
         "NOPERM ",
     )
     .await;
+    ask(&server.client(), &["ACL", "SETUSER", "reader", "+xadd"]).await;
+    all_pass(&reader, &batch).await;
 }
 
 #[tokio::test]

@@ -63,13 +63,27 @@ impl Cluster {
         RedisPublisher::new(config).expect("a configuration that is accepted")
     }
 
-    /// Gives a slot to another server, as a resharding does.
-    async fn move_slot(&self, slot: &str, to: usize) {
-        let Value::BulkString(id) = ask(&self.servers[to].client(), &["CLUSTER", "MYID"]).await
-        else {
+    async fn id(&self, server: usize) -> String {
+        let client = self.servers[server].client();
+        let Value::BulkString(id) = ask(&client, &["CLUSTER", "MYID"]).await else {
             panic!("a server has an id");
         };
-        let id = String::from_utf8(id).expect("text");
+        String::from_utf8(id).expect("text")
+    }
+
+    /// Begins to move a slot: its server has what it has, and for the rest names the other one.
+    async fn begin_to_move_slot(&self, slot: &str, from: usize, to: usize) {
+        let id = self.id(from).await;
+        let client = self.servers[to].client();
+        ask(&client, &["CLUSTER", "SETSLOT", slot, "IMPORTING", &id]).await;
+        let id = self.id(to).await;
+        let client = self.servers[from].client();
+        ask(&client, &["CLUSTER", "SETSLOT", slot, "MIGRATING", &id]).await;
+    }
+
+    /// Gives a slot to another server, as a resharding does.
+    async fn move_slot(&self, slot: &str, to: usize) {
+        let id = self.id(to).await;
         // The one that gets it first, so that it is never without a server.
         let others = (0..self.servers.len()).filter(|number| *number != to);
         for number in [to].into_iter().chain(others) {
@@ -145,6 +159,23 @@ async fn a_slot_that_moves_is_found_again_by_the_next_call() {
     })
     .await;
     assert_eq!(payloads(&cluster.servers[0].client(), "u").await, ["1"]);
+
+    // Half-way to another server: a stream that is there is written to, and one that is not waits.
+    cluster.begin_to_move_slot("11826", 0, 2).await;
+    let batch = [message("{u}.new", "k", "3"), message("u", "k", "4")];
+    for _ in 0..2 {
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        let (kind, reason) = refusal(&answers[0]);
+        assert_eq!(kind, PublishErrorKind::TopicUnavailable, "{reason}");
+        assert!(reason.starts_with("ASK 11826 "), "{reason}");
+        assert_eq!(answers[1], CONFIRMED);
+    }
+    for server in &cluster.servers {
+        let stays = ["CLUSTER", "SETSLOT", "11826", "STABLE"];
+        ask(&server.client(), &stays).await;
+    }
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_eq!(answers, [CONFIRMED, CONFIRMED]);
 }
 
 #[tokio::test]
@@ -203,4 +234,32 @@ async fn a_cluster_without_slots_is_the_topics_trouble() {
             "{reason}"
         );
     }
+}
+
+/// As the servers say it to a publisher that is not told of the cluster.
+#[tokio::test]
+async fn a_slot_that_nobody_has_is_its_topics_trouble_and_a_cluster_that_is_down_an_outage() {
+    let server = Server::start(&["--cluster-enabled", "yes"]);
+    let client = server.client();
+    let publisher = RedisPublisher::new(RedisConfig::new(client.clone())).expect("a configuration");
+    let all_fail_as = async |kind: PublishErrorKind, said: &str| {
+        for answer in publisher.publish_all(&one_each(), WITHIN).await {
+            let (answered, reason) = refusal(&answer);
+            assert_eq!(answered, kind, "{reason}");
+            assert!(reason.starts_with(said), "{reason}");
+        }
+    };
+    let said = "CLUSTERDOWN Hash slot not served";
+    all_fail_as(PublishErrorKind::TopicUnavailable, said).await;
+
+    // It has all but one, and demands all.
+    ask(&client, &["CLUSTER", "ADDSLOTSRANGE", "1", "16383"]).await;
+    let said = "CLUSTERDOWN The cluster is down";
+    all_fail_as(PublishErrorKind::BrokerUnavailable, said).await;
+
+    ask(&client, &["CLUSTER", "ADDSLOTS", "0"]).await;
+    until("the cluster is complete", async || {
+        publisher.publish_all(&one_each(), WITHIN).await == vec![CONFIRMED; 3]
+    })
+    .await;
 }

@@ -29,16 +29,38 @@ impl Server {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("nats-{}", Uuid::now_v7().simple()));
         fs::create_dir_all(&folder).expect("a folder");
-        let store = folder.join("store");
-        let config = config.replace("STORE", &format!("\"{}\"", store.display()));
-        fs::write(folder.join("nats.conf"), config).expect("a configuration");
         let mut server = Self {
             folder,
             port: free_port(),
             process: None,
         };
+        server.configure(config);
         server.start_again();
         server
+    }
+
+    fn configure(&self, config: &str) {
+        let store = self.folder.join("store");
+        let config = config.replace("STORE", &format!("\"{}\"", store.display()));
+        fs::write(self.folder.join("nats.conf"), config).expect("a configuration");
+    }
+
+    /// Gives it another configuration while it runs, which it reads soon.
+    pub(crate) fn reload(&self, config: &str) {
+        self.configure(config);
+        self.signal("-HUP");
+    }
+
+    /// Lets it go away in good order, as before an upgrade (lame duck mode).
+    pub(crate) fn retire(&self) {
+        self.signal("-USR2");
+    }
+
+    /// Waits until it has gone away.
+    pub(crate) fn wait_for_end(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.wait().expect("its end");
+        }
     }
 
     /// Starts it on the same port, with what it has stored.
