@@ -176,7 +176,7 @@ impl Config {
             });
         }
         Ok(Self {
-            uri: parse(&config.uri)?,
+            uri: parse(&config.uri, cfg!(feature = "tls"))?,
             routing: config.routing,
             properties: config.properties,
             tls: config.tls,
@@ -205,7 +205,7 @@ fn broker(uri: &AMQPUri) -> String {
     )
 }
 
-fn parse(text: &str) -> Result<AMQPUri, InvalidConfig> {
+fn parse(text: &str, can_tls: bool) -> Result<AMQPUri, InvalidConfig> {
     let refuse = |reason: &str| {
         Err(InvalidConfig::Uri {
             reason: reason.to_owned(),
@@ -232,7 +232,7 @@ fn parse(text: &str) -> Result<AMQPUri, InvalidConfig> {
             return refuse("user, password, host, port, vhost or query parameter is malformed");
         }
     };
-    if uri.scheme == AMQPScheme::AMQPS && !cfg!(feature = "tls") {
+    if uri.scheme == AMQPScheme::AMQPS && !can_tls {
         return refuse("amqps needs the feature `tls`");
     }
     // The server would close the connection at the first protocol error, without saying why.
@@ -255,6 +255,8 @@ fn check_timeout(setting: &'static str, given: Duration) -> Result<(), InvalidCo
 
 #[cfg(test)]
 mod tests {
+    use lapin::tcp::OwnedIdentity;
+
     use super::*;
 
     const URI: &str = "amqp://shop:hunter2@broker.example:5673/orders";
@@ -310,13 +312,14 @@ mod tests {
         }
     }
 
-    #[cfg(not(feature = "tls"))]
     #[test]
     fn tls_needs_its_feature() {
+        let uri = "amqps://broker.example";
         assert_eq!(
-            refused(AmqpConfig::new("amqps://broker.example")),
+            parse(uri, false).unwrap_err().to_string(),
             "`uri` cannot be used: amqps needs the feature `tls`"
         );
+        assert_eq!(parse(uri, true).unwrap().scheme, AMQPScheme::AMQPS);
     }
 
     #[test]
@@ -350,7 +353,13 @@ mod tests {
 
     #[test]
     fn debug_shows_no_secret() {
-        let config = AmqpConfig::new(URI);
+        let config = AmqpConfig::new(URI).tls(OwnedTLSConfig {
+            identity: Some(OwnedIdentity::PKCS12 {
+                der: Vec::new(),
+                password: "hunter2".to_owned(),
+            }),
+            cert_chain: None,
+        });
         for shown in [
             format!("{config:?}"),
             format!("{:?}", Config::new(config.clone()).unwrap()),

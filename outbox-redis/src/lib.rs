@@ -38,3 +38,6 @@ pub use publisher::RedisPublisher;
 
 /// The client's own handle: where the server is, and how to log in to it.
 pub use redis::Client;
+/// The client's own TLS settings: certificates to trust, and one to show.
+#[cfg(feature = "tls")]
+pub use redis::{ClientTlsConfig, TlsCertificates};

@@ -264,17 +264,3 @@ fn debug_shows_no_secret() {
     assert!(shown.contains("address: 127.0.0.1:"), "{shown}");
     assert!(!shown.contains("hunter2"), "{shown}");
 }
-
-#[cfg(feature = "tls")]
-#[tokio::test]
-async fn a_server_that_does_not_speak_tls_is_an_outage() {
-    let server = Server::start(&[]);
-    let client = Client::open(format!("rediss://{}/", server.address())).expect("an address");
-    let reason = outage(
-        &publisher(client),
-        &messages(1, 10),
-        Duration::from_secs(10),
-    )
-    .await;
-    assert!(reason.starts_with("connecting: "), "{reason}");
-}

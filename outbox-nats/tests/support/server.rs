@@ -39,7 +39,8 @@ impl Server {
         server
     }
 
-    fn configure(&self, config: &str) {
+    /// What it starts with when it is started again.
+    pub(crate) fn configure(&self, config: &str) {
         let store = self.folder.join("store");
         let config = config.replace("STORE", &format!("\"{}\"", store.display()));
         fs::write(self.folder.join("nats.conf"), config).expect("a configuration");
@@ -94,6 +95,10 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn tls_url(&self) -> String {
+        format!("tls://127.0.0.1:{}", self.port)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -157,7 +157,8 @@ fn launch(folder: &Path, port: u16, settings: &[String]) -> Child {
         .expect("redis-server is installed by `scripts/services install`")
 }
 
-fn free_port() -> u16 {
+/// A port where nothing listens.
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
 }

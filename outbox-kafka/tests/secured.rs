@@ -1,0 +1,175 @@
+//! TLS and logins, at the secured listener of the server that tests share. An operator's mistake is an
+//! outage until it is mended.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use outbox_conformance::secured::{Secret, certificate};
+use outbox_core::{Message, PublishErrorKind, PublisherExt, Uuid};
+use outbox_kafka::KafkaPublisher;
+use rdkafka::ClientConfig;
+use support::{PATIENCE, create_topic, delete_topics, fails_as, new_topic, read, servers};
+
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// The address of the secured listener.
+fn secured() -> String {
+    std::env::var("OUTBOX_TEST_KAFKA_TLS").unwrap_or_else(|_| {
+        panic!("OUTBOX_TEST_KAFKA_TLS is not set: run `eval \"$(scripts/services env)\"` first")
+    })
+}
+
+/// Logs in to whom `authority` has certified.
+fn login(authority: &str, mechanism: &str, user: &str, password: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", secured())
+        .set("security.protocol", "SASL_SSL")
+        .set(
+            "ssl.ca.location",
+            certificate(authority).display().to_string(),
+        )
+        .set("sasl.mechanisms", mechanism)
+        .set("sasl.username", user)
+        .set("sasl.password", password)
+        .set("delivery.timeout.ms", "2000");
+    config
+}
+
+fn batch(topic: &str) -> Vec<Message> {
+    (0..3)
+        .map(|n| Message::to(topic).key("k").bytes(n.to_string()).unwrap())
+        .collect()
+}
+
+/// Tries as the relay does: what was mended is used once the client connects again.
+async fn delivers(publisher: &KafkaPublisher, topic: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answers = publisher.publish_all(&batch(topic), WITHIN).await;
+        if answers.iter().all(|answer| *answer == Some(Ok(()))) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{answers:?}");
+    }
+}
+
+/// Every message is an outage, which says this. Gives back all that is shown.
+async fn is_refused(publisher: &KafkaPublisher, topic: &str, said: &str) -> String {
+    let answers = publisher.publish_all(&batch(topic), WITHIN).await;
+    for answer in &answers {
+        let reason = fails_as(answer, PublishErrorKind::BrokerUnavailable);
+        assert!(reason.contains(said), "{reason}");
+    }
+    format!("{publisher:?} {answers:?}")
+}
+
+#[tokio::test]
+async fn messages_are_delivered_to_a_broker_that_proves_who_it_is() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[]).await;
+    // The password of the user is known to everybody, and no secret.
+    let secret = Secret::new();
+    let right = login("ca.pem", "PLAIN", "outbox", "secret");
+    delivers(&KafkaPublisher::new(right).unwrap(), &topic).await;
+    let delivered = read(&topic).await;
+    assert!(delivered.len() >= 3, "{delivered:?}");
+
+    for (authority, password, said) in [
+        ("other-ca.pem", "secret", "certificate verify failed"),
+        ("ca.pem", secret.password(), "Invalid username or password"),
+    ] {
+        let wrong = login(authority, "PLAIN", "outbox", password);
+        let publisher = KafkaPublisher::new(wrong).unwrap();
+        secret.is_not_in(&is_refused(&publisher, &topic, said).await);
+    }
+    secret.was_not_logged();
+    assert_eq!(read(&topic).await, delivered);
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_login_that_is_refused_is_an_outage_until_there_is_such_a_user() {
+    let topic = new_topic();
+    create_topic(&topic, 1, &[]).await;
+    let user = format!("test-{}", Uuid::now_v7().simple());
+    let config = login("ca.pem", "SCRAM-SHA-256", &user, PASSWORD);
+    let publisher = KafkaPublisher::new(config).unwrap();
+    is_refused(&publisher, &topic, "Authentication failed").await;
+    alter_users(&[], &[&user]);
+    delivers(&publisher, &topic).await;
+    assert!(read(&topic).await.len() >= 3);
+    alter_users(&[&user], &[]);
+    delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_secret_in_a_configuration_that_is_refused_is_not_shown() {
+    let secret = Secret::new();
+    let mut config = login("missing.pem", "PLAIN", "outbox", secret.password());
+    config.set("ssl.key.password", secret.password());
+    let error = KafkaPublisher::new(config).unwrap_err();
+    assert!(error.to_string().contains("ssl.ca.location"), "{error}");
+    secret.is_not_in(&format!("{error:?} {error}"));
+    secret.was_not_logged();
+}
+
+const PASSWORD: &str = "right";
+
+/// What SCRAM-SHA-256 makes of the password with this salt and so many iterations: PBKDF2.
+const SALT: &[u8] = b"outbox";
+const ITERATIONS: i32 = 4096;
+const SALTED_PASSWORD: [u8; 32] = [
+    0x8b, 0x32, 0x8e, 0x67, 0x14, 0x89, 0xbf, 0x65, 0x21, 0x31, 0xd8, 0x6b, 0x70, 0x07, 0x54, 0xca,
+    0x4a, 0x9a, 0xe6, 0xc0, 0xb9, 0x35, 0xa3, 0x32, 0x2f, 0x59, 0xc6, 0x21, 0x37, 0x54, 0xeb, 0xe6,
+];
+
+/// Deletes users, and creates others with [`PASSWORD`], over the listener that asks for none. The client
+/// has no call for it, so this is the request itself: `AlterUserScramCredentials`.
+fn alter_users(deletions: &[&str], creations: &[&str]) {
+    const SCRAM_SHA_256: u8 = 1;
+    const NO_TAGS: u8 = 0;
+    // Api key, its version, correlation id, and no name of the client.
+    let mut request = vec![0, 51, 0, 0, 0, 0, 0, 7, 0xff, 0xff, NO_TAGS];
+    // Lengths and counts are one more than they are; all are small enough for one byte.
+    let bytes = |to: &mut Vec<u8>, bytes: &[u8]| {
+        to.push(u8::try_from(bytes.len() + 1).unwrap());
+        to.extend_from_slice(bytes);
+    };
+    request.push(u8::try_from(deletions.len() + 1).unwrap());
+    for user in deletions {
+        bytes(&mut request, user.as_bytes());
+        request.extend([SCRAM_SHA_256, NO_TAGS]);
+    }
+    request.push(u8::try_from(creations.len() + 1).unwrap());
+    for user in creations {
+        bytes(&mut request, user.as_bytes());
+        request.push(SCRAM_SHA_256);
+        request.extend(ITERATIONS.to_be_bytes());
+        bytes(&mut request, SALT);
+        bytes(&mut request, &SALTED_PASSWORD);
+        request.push(NO_TAGS);
+    }
+    request.push(NO_TAGS);
+
+    let mut server = TcpStream::connect(servers()).unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let size = u32::try_from(request.len()).unwrap();
+    server.write_all(&size.to_be_bytes()).unwrap();
+    server.write_all(&request).unwrap();
+    let mut size = [0; 4];
+    server.read_exact(&mut size).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(size) as usize];
+    server.read_exact(&mut answer).unwrap();
+    // Behind the correlation id, tags, the throttle time and the count: one user, the code, no words.
+    let user = deletions.iter().chain(creations).next().unwrap();
+    let mut accepted = Vec::new();
+    bytes(&mut accepted, user.as_bytes());
+    accepted.extend([0, 0, 0]);
+    assert_eq!(answer[10..][..accepted.len()], accepted, "{answer:?}");
+}
