@@ -230,7 +230,7 @@ async fn what_is_not_found_in_time_is_left_out(f: Fixture) {
         "ALTER TABLE {schema}.lane RENAME TO real_lane;
          CREATE VIEW {schema}.lane AS
          SELECT lane, floor, xmax FROM {schema}.real_lane,
-                LATERAL (SELECT pg_sleep(CASE current_setting('enable_seqscan') WHEN 'off' THEN 1 ELSE 0 END)) AS late",
+                LATERAL (SELECT pg_sleep_for(CASE current_setting('enable_seqscan') WHEN 'off' THEN interval '1 s' ELSE '0' END)) AS late",
     )
     .await
     .unwrap();
