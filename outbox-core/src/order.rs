@@ -17,6 +17,7 @@
 //! | none, the publisher returned or panicked | as `Retryable` |
 //! | none, the relay stops | released |
 //! | never sent | released, or behind an earlier message of its key that was parked or that halts it |
+//! | never sent, since it has ended too many processes | dead |
 //!
 //! A dead message stays dead in an outage: it was refused before the outage or for good.
 //!
@@ -96,6 +97,8 @@ const PARK_WHEN_GIVEN_UP_UNCOUNTED: Duration = Duration::from_secs(60);
 pub(crate) struct Rules<'a> {
     pub(crate) order: OrderMode,
     pub(crate) on_dead: OnDead,
+    /// A message that has ended so many processes is given up and not sent.
+    pub(crate) crash_limit: u32,
     pub(crate) retry: &'a dyn RetryPolicy,
 }
 
@@ -156,7 +159,7 @@ impl<'a> Plan<'a> {
             }
         };
         waves.reverse();
-        Self {
+        let mut plan = Self {
             rules,
             claimed,
             previous,
@@ -164,13 +167,24 @@ impl<'a> Plan<'a> {
             own: vec![None; claimed.len()],
             confirmed: false,
             outage: None,
+        };
+        for (index, claimed) in claimed.iter().enumerate() {
+            if claimed.crashes >= rules.crash_limit {
+                let reason = format!(
+                    "the relay's process ended {} times in a row while it delivered this message alone",
+                    claimed.crashes
+                );
+                plan.own[index] = Some(plan.dead(PublishError::rejected(reason)));
+            }
         }
+        plan
     }
 
     /// The messages, by their place in the claim and in ascending order, that are sent next; `None`:
     /// there are no more. The answers to one wave are absorbed before the next one is asked for.
     pub(crate) fn next_wave(&mut self) -> Option<Vec<usize>> {
         let mut wave = self.waves.pop()?;
+        wave.retain(|&index| self.own[index].is_none());
         if self.rules.order == OrderMode::PerKey {
             wave.retain(|&index| {
                 self.previous[index]

@@ -63,6 +63,9 @@ pub struct Claimed {
     pub parked: u32,
     /// How many of these were failures, which count.
     pub failures: u32,
+    /// How often in a row a process ended, and did not settle, while it held this message and nothing
+    /// else. Zero where the store cannot know.
+    pub crashes: u32,
 }
 
 /// What became of a claimed message.

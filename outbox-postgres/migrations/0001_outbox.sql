@@ -10,7 +10,16 @@ CREATE TABLE {schema}.lane (
     -- is written rarely: every write leaves a dead version behind.
     floor bigint NOT NULL DEFAULT 0,
     -- False: no key of the lane is blocked, so that a claim need not ask for each message.
-    blocked boolean NOT NULL DEFAULT false
+    blocked boolean NOT NULL DEFAULT false,
+    -- Written only after a claim of the lane has ended without a settle, which means that a process may
+    -- have died of a message. So many of the lane's next messages may be the one,
+    suspects integer NOT NULL DEFAULT 0,
+    -- a claim takes so many of them,
+    step integer NOT NULL DEFAULT 0,
+    -- this one, by its position, is tried alone,
+    alone bigint,
+    -- and these transactions tried it and ended so.
+    deaths bigint[] NOT NULL DEFAULT '{}'
 );
 INSERT INTO {schema}.lane (lane) SELECT generate_series(0, 63);
 

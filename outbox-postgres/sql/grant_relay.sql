@@ -2,7 +2,7 @@
 -- but for its counters. UPDATE of a lane's floor is also what locking the lane takes.
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.migration, {schema}.message_position, {schema}.paused TO {role};
-GRANT SELECT, UPDATE (floor, blocked) ON {schema}.lane TO {role};
+GRANT SELECT, UPDATE (floor, blocked, suspects, step, alone, deaths) ON {schema}.lane TO {role};
 GRANT SELECT, DELETE ON {schema}.message TO {role};
 GRANT SELECT, INSERT, UPDATE (parked, failures), DELETE ON {schema}.parked TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};

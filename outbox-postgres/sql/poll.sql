@@ -5,6 +5,12 @@
 -- ended) or nothing is known yet, the probe could meet a great many dead entries: such a lane is not
 -- probed but wanted, a few of them a claim, and read from there.
 --
+-- A lane with a message that is to be tried alone is locked only by a poll for it ($12), whatever is in it.
+--
+-- The last holder of a lane is still in the xmax of its row, and how it ended in the commit log: neither
+-- is written for our sake. It is read with the row that is about to be locked, and its end asked for
+-- when that is done.
+--
 -- LATERAL with LIMIT 1 everywhere: EXISTS and = ANY turn into plans that scan a lane.
 WITH {bound},
 sequence AS MATERIALIZED (
@@ -12,7 +18,7 @@ sequence AS MATERIALIZED (
 ),
 probe AS MATERIALIZED (
     SELECT known.lane, known.turn, start.floor, start.shallow AS probed, head.position, due.due_at,
-           lane.blocked
+           lane.blocked, lane.alone IS NOT NULL AS alone
       FROM unnest($4::smallint[], $5::integer[], $6::bigint[], $7::boolean[], $8::bigint[])
            WITH ORDINALITY AS known(lane, base, cleared, look, due_floor, turn)
       JOIN bound ON bound.base = known.base
@@ -49,13 +55,15 @@ wanted AS MATERIALIZED (
                    probe.turn,
                    row_number() OVER (PARTITION BY probe.probed ORDER BY probe.turn) AS number
               FROM probe
-             WHERE NOT probe.probed
-                OR probe.position IS NOT NULL
-                OR probe.due_at <= statement_timestamp()) AS candidate
+             WHERE $12::boolean
+                OR (NOT probe.alone
+                    AND (NOT probe.probed
+                         OR probe.position IS NOT NULL
+                         OR probe.due_at <= statement_timestamp()))) AS candidate
      WHERE candidate.probed OR candidate.number <= $11::integer
 ),
 locked AS MATERIALIZED (
-    SELECT lane.lane
+    SELECT lane.lane, lane.suspects, lane.step, lane.alone, lane.deaths, lane.xmax AS holder
       FROM wanted
       JOIN {schema}.lane ON lane.lane = wanted.lane
      ORDER BY wanted.turn
@@ -76,6 +84,19 @@ SELECT array_agg(probe.lane),
        pg_current_snapshot()::text,
        {epoch},
        -- Assigned by the locks above.
-       pg_current_xact_id_if_assigned()::text::bigint
+       pg_current_xact_id_if_assigned()::text::bigint,
+       array_agg(probe.alone),
+       -- Lanes whose last holder did not commit, and its id: the latest with these 32 bits before our own.
+       ARRAY(SELECT unnest(ARRAY[locked.lane, last.xid])
+               FROM locked
+              CROSS JOIN LATERAL (SELECT pg_current_xact_id_if_assigned()::text::bigint AS xid) AS own
+              CROSS JOIN LATERAL (
+                  SELECT own.xid - ((own.xid - locked.holder::text::bigint) & 4294967295) AS xid
+              ) AS last
+              WHERE CASE WHEN last.xid > 2 THEN pg_xact_status(last.xid::text::xid8) = 'aborted' END),
+       (SELECT ARRAY[locked.lane, locked.step, locked.alone, cardinality(locked.deaths)]
+          FROM locked
+         WHERE locked.suspects > 0
+         LIMIT 1)
   FROM probe
   LEFT JOIN locked ON locked.lane = probe.lane

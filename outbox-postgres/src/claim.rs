@@ -24,6 +24,7 @@ use crate::session::{Session, SessionError};
 use crate::statements::column;
 use crate::store::Shared;
 use crate::tid::Tid;
+use crate::trial::Pass;
 
 /// While there is more to do than a claim can hold, it looks at so many lanes for each one that it may
 /// lock. Others hold some of them.
@@ -144,6 +145,9 @@ pub(crate) struct PostgresClaim {
     pub(crate) lanes: Vec<LaneRead>,
     /// Those that it holds in which keys may be blocked.
     pub(crate) blocked_lanes: Vec<i16>,
+    /// The lane is a suspect.
+    pub(crate) suspect: Option<usize>,
+    pub(crate) pass: Pass,
 }
 
 /// What one look at the lanes came to.
@@ -161,26 +165,55 @@ pub(crate) enum Look {
 
 /// Looks at the lanes once, with a session of its own from the store's stock.
 pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<Look, SessionError> {
+    let trials = &shared.trials;
+    let Some(mut pass) = trials.enter() else {
+        return Ok(Look::Nothing {
+            contended: true,
+            due_in: None,
+        });
+    };
     let mut session = shared.session().await?;
     let Some(mut view) = shared.knowledge().view() else {
         // Another claim has failed meanwhile.
         return Ok(Look::Again);
     };
     let statements = &shared.statements;
+    let lost = trials.lost();
+    if !lost.is_empty() {
+        let again = session.say_alive(statements, &lost).await?;
+        trials.said(&lost, &again);
+    }
+    let mut width = session.width.min(limits.messages).max(1);
+    if let Some(lane) = pass.alone() {
+        (session.turn, session.reach, width) = (lane, 1, 1);
+    }
     session.begin(statements, limits).await?;
-    let width = session.width.min(limits.messages).max(1);
-    let poll = session.poll(statements, &view, width).await?;
-    view.polled(&poll)?;
-    shared.knowledge().polled(&view, &poll);
-
+    let mut poll = session
+        .poll(statements, &view, width, pass.alone().is_some())
+        .await?;
     let held: Vec<Seen> = poll
         .lanes
         .iter()
         .copied()
         .filter(|seen| seen.locked)
         .collect();
+    let held_lanes: Vec<usize> = held.iter().map(|seen| seen.lane).collect();
+    // Before they are known as this claim's.
+    poll.unclean
+        .retain(|&(lane, xid)| !trials.is_ours(lane, xid));
+    if let Some(xid) = poll.xid {
+        pass.holds(xid, &held_lanes);
+    }
+    view.polled(&poll)?;
+    shared.knowledge().polled(&view, &poll);
+    let alone = poll.lanes.iter().find(|seen| seen.alone && !seen.locked);
+    let tries_next = alone.is_some_and(|seen| trials.want(seen.lane));
+
     if held.is_empty() {
         session.commit().await?;
+        if pass.alone().is_some() {
+            pass.came_in_vain();
+        }
         // Another lane comes first next time, in case a stuck relay holds this one.
         session.turn = (session.turn + 1) % LANES;
         let stale = shared.knowledge().stale();
@@ -189,7 +222,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             view.check_xid(xid)?;
             shared.knowledge().fresh_xid(&view, xid);
         }
-        if session.reach < LANES {
+        if session.reach < LANES || tries_next {
             session.reach = LANES;
             shared.put_back(session);
             return Ok(Look::Again);
@@ -201,9 +234,20 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             .min();
         shared.put_back(session);
         return Ok(Look::Nothing {
-            contended: poll.wanted > 0,
+            contended: poll.wanted > 0 || alone.is_some(),
             due_in,
         });
+    }
+    if !poll.unclean.is_empty() {
+        session.suspect(statements, &poll.unclean, limits).await?;
+        return look_again(shared, session, pass).await;
+    }
+    if let Some(suspect) = poll.suspect
+        && held.len() > 1
+    {
+        // A suspect is claimed by itself.
+        (session.turn, session.reach) = (suspect.lane, 1);
+        return look_again(shared, session, pass).await;
     }
     // Those that come after what was locked are next.
     if let Some(last) = held.iter().max_by_key(|seen| session.distance(seen.lane)) {
@@ -211,7 +255,6 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     }
 
     let reading = Instant::now();
-    let held_lanes: Vec<usize> = held.iter().map(|seen| seen.lane).collect();
     let due_lanes: Vec<usize> = held
         .iter()
         .filter(|seen| seen.due.is_some_and(|due| due <= poll.now))
@@ -233,6 +276,22 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             .filter(|seen| seen.blocked)
             .map(|seen| seen.lane as i16)
             .collect(),
+        suspect: poll.suspect.map(|suspect| suspect.lane),
+        pass,
+    };
+    let limits = &match poll.suspect {
+        Some(suspect) => {
+            // Always the same first.
+            claim.session.due_first = false;
+            ClaimLimits {
+                messages: match suspect.alone {
+                    Some(_) => 1,
+                    None => suspect.step.clamp(1, limits.messages.max(1)),
+                },
+                ..*limits
+            }
+        }
+        None => *limits,
     };
     claim.read_due(&due_lanes, limits).await?;
     claim.read_hot(&held_lanes, limits).await?;
@@ -262,6 +321,13 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
         (false, false) => claim.session.width,
     };
 
+    if let (Some(suspect), [place]) = (poll.suspect, &claim.places[..]) {
+        let position = place.position;
+        if claim.pass.alone().is_none() || suspect.alone != Some(position) {
+            return claim.try_alone(suspect.lane, position).await;
+        }
+        claim.messages[0].crashes = suspect.deaths;
+    }
     if claim.messages.is_empty() {
         // Nothing for the relay. What only moves is moved now.
         claim.settle_in_place(Vec::new()).await?;
@@ -273,7 +339,34 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     Ok(Look::Claimed(Box::new(claim)))
 }
 
+/// Commits what the look has written, and lets go of what it holds.
+async fn look_again(
+    shared: &Shared,
+    mut session: Session,
+    mut pass: Pass,
+) -> Result<Look, SessionError> {
+    session.commit().await?;
+    pass.committed();
+    shared.put_back(session);
+    Ok(Look::Again)
+}
+
 impl PostgresClaim {
+    /// Has its only message be tried when the process holds nothing else.
+    async fn try_alone(mut self, lane: usize, position: i64) -> Result<Look, SessionError> {
+        let connection = &mut self.session.connection;
+        self.shared
+            .statements
+            .try_alone
+            .query()
+            .bind(lane as i16)
+            .bind(position)
+            .execute(connection)
+            .await?;
+        self.shared.trials.want(lane);
+        look_again(&self.shared, self.session, self.pass).await
+    }
+
     async fn read_due(
         &mut self,
         lanes: &[usize],
@@ -475,6 +568,7 @@ impl PostgresClaim {
                     message,
                     parked,
                     failures,
+                    crashes: 0,
                 });
                 self.places.push(place);
             }

@@ -28,6 +28,7 @@ mod statements;
 mod store;
 mod sweep;
 mod tid;
+mod trial;
 mod wake;
 
 pub use admin::{Counts, DeadSteps, KeySteps};

@@ -90,6 +90,8 @@ pub(crate) struct Seen {
     pub(crate) locked: bool,
     /// Keys of the lane may be blocked.
     pub(crate) blocked: bool,
+    /// It has a message that is to be tried alone.
+    pub(crate) alone: bool,
 }
 
 /// What the poll saw, and what it locked.
@@ -105,6 +107,37 @@ pub(crate) struct Poll {
     pub(crate) epoch: String,
     /// The own transaction id, if a lane was locked.
     pub(crate) xid: Option<i64>,
+    /// The locked lanes whose last holder did not commit, with its transaction id.
+    pub(crate) unclean: Vec<(usize, i64)>,
+    /// The locked lane, or one of them, of which a message may have ended a process.
+    pub(crate) suspect: Option<Suspect>,
+}
+
+/// What is known of a lane of which a message may have ended a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    pub(crate) lane: usize,
+    /// A claim takes so many messages.
+    pub(crate) step: usize,
+    /// The position of the one that is tried alone.
+    pub(crate) alone: Option<i64>,
+    /// How many processes ended while they tried it.
+    pub(crate) deaths: u32,
+}
+
+impl Suspect {
+    /// As the poll gives it: lane, step, alone, deaths.
+    pub(crate) fn from_numbers(numbers: Vec<Option<i64>>) -> Option<Self> {
+        match numbers[..] {
+            [Some(lane), Some(step), alone, Some(deaths)] => Some(Self {
+                lane: usize::try_from(lane).ok()?,
+                step: usize::try_from(step).ok()?,
+                alone,
+                deaths: u32::try_from(deaths).ok()?,
+            }),
+            _ => None,
+        }
+    }
 }
 
 /// The server is not the one of before, or went back in time: what is known must be forgotten.
@@ -394,6 +427,7 @@ mod tests {
             due: None,
             locked: false,
             blocked: false,
+            alone: false,
         }
     }
 
@@ -407,6 +441,8 @@ mod tests {
             snapshot: "200:210:205".into(),
             epoch: "epoch".into(),
             xid: None,
+            unclean: Vec::new(),
+            suspect: None,
         }
     }
 

@@ -4,13 +4,14 @@
 //! settle that succeeded: closing the connection is what releases the lanes,
 //! so release and death are one path.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use outbox_core::ClaimLimits;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
-use crate::scan::{LANES, Poll, Seen, Start, View};
+use crate::scan::{LANES, Poll, Seen, Start, Suspect, View};
 use crate::statements::{Statements, column};
 
 pub(crate) struct Session {
@@ -124,12 +125,33 @@ impl Session {
         Ok(())
     }
 
-    /// Looks at the lanes within reach and locks up to `width` of those that have work.
+    /// Says that claims which ended without a settle did not end by a death; gives back the lanes of
+    /// which it has to be said again.
+    pub(crate) async fn say_alive(
+        &mut self,
+        statements: &Statements,
+        claims: &BTreeMap<usize, i64>,
+    ) -> Result<Vec<usize>, sqlx::Error> {
+        let rows = statements
+            .survived
+            .query()
+            .bind(column(claims.keys(), |&lane| lane as i16))
+            .bind(column(claims.values(), |&xid| xid))
+            .fetch_all(&mut self.connection)
+            .await?;
+        rows.iter()
+            .map(|row| Ok(row.try_get::<i16, _>(0)? as usize))
+            .collect()
+    }
+
+    /// Looks at the lanes within reach and locks up to `width` of those that have work. One with a
+    /// message to be tried alone is locked only by a poll for it.
     pub(crate) async fn poll(
         &mut self,
         statements: &Statements,
         view: &View,
         width: usize,
+        alone: bool,
     ) -> Result<Poll, SessionError> {
         let lanes: Vec<usize> = (0..self.reach)
             .map(|distance| (self.turn + distance) % LANES)
@@ -149,6 +171,7 @@ impl Session {
             .bind(crate::scan::PROBE_DEPTH)
             .bind(width as i32)
             .bind(self.deep as i32)
+            .bind(alone)
             .fetch_one(&mut self.connection)
             .await?;
         let seen: Option<Vec<i16>> = row.try_get(0)?;
@@ -160,6 +183,8 @@ impl Session {
         let heads: Vec<Option<i64>> = row.try_get(3)?;
         let due: Vec<Option<i64>> = row.try_get(4)?;
         let (locked, blocked): (Vec<bool>, Vec<bool>) = (row.try_get(5)?, row.try_get(6)?);
+        let (alone, unclean): (Vec<bool>, Vec<i64>) = (row.try_get(13)?, row.try_get(14)?);
+        let suspect: Option<Vec<Option<i64>>> = row.try_get(15)?;
         Ok(Poll {
             lanes: seen
                 .into_iter()
@@ -172,6 +197,7 @@ impl Session {
                     due: due[at],
                     locked: locked[at],
                     blocked: blocked[at],
+                    alone: alone[at],
                 })
                 .collect(),
             wanted: row.try_get(7)?,
@@ -180,7 +206,34 @@ impl Session {
             snapshot: row.try_get(10)?,
             epoch: row.try_get(11)?,
             xid: row.try_get(12)?,
+            unclean: unclean
+                .chunks_exact(2)
+                .map(|pair| (pair[0] as usize, pair[1]))
+                .collect(),
+            suspect: suspect.and_then(Suspect::from_numbers),
         })
+    }
+
+    /// Makes suspects of lanes that are held and whose last claims ended without a settle.
+    pub(crate) async fn suspect(
+        &mut self,
+        statements: &Statements,
+        unclean: &[(usize, i64)],
+        limits: &ClaimLimits,
+    ) -> Result<(), sqlx::Error> {
+        tracing::warn!(
+            ?unclean,
+            "claims ended without a settle: their process died, or lost its connection"
+        );
+        statements
+            .suspect
+            .query()
+            .bind(column(unclean, |&(lane, _)| lane as i16))
+            .bind(column(unclean, |&(_, xid)| xid))
+            .bind(i32::try_from(limits.messages).unwrap_or(i32::MAX))
+            .execute(&mut self.connection)
+            .await?;
+        Ok(())
     }
 
     /// Waits until the server's disk holds everything that is visible now.

@@ -31,6 +31,7 @@ impl PostgresClaim {
         mut self,
         outcomes: Vec<Outcome>,
     ) -> Result<(), SessionError> {
+        let released = outcomes.contains(&Outcome::Released);
         let plan = Plan::new(
             &self.messages,
             &self.places,
@@ -60,7 +61,13 @@ impl PostgresClaim {
                 .execute(&mut self.session.connection)
                 .await?;
         }
+        if let Some(lane) = self.suspect
+            && !released
+        {
+            self.acquit(lane).await?;
+        }
         self.session.commit().await?;
+        self.pass.committed();
 
         self.shared.knowledge().settled(&self.view, &cleared);
         for (lane, _) in floors {
@@ -204,6 +211,27 @@ impl PostgresClaim {
             .query()
             .bind(column(&plan.promote, |(key_hash, _)| *key_hash))
             .bind(column(&plan.promote, |(_, head)| *head))
+            .execute(&mut self.session.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// None of what this claim of a suspect lane held was the cause of anything.
+    async fn acquit(&mut self, lane: usize) -> Result<(), SessionError> {
+        let read_to_its_end = self
+            .lanes
+            .iter()
+            .any(|read| read.lane == lane && read.up_to == EMPTY);
+        let held = self.places.len() + self.followers.len() + self.broken.len();
+        self.shared
+            .statements
+            .settle_suspects
+            .query()
+            .bind(lane as i16)
+            .bind(match read_to_its_end {
+                true => i32::MAX,
+                false => i32::try_from(held).unwrap_or(i32::MAX),
+            })
             .execute(&mut self.session.connection)
             .await?;
         Ok(())

@@ -48,12 +48,16 @@ macro_rules! statements {
 
 statements!(
     session_start,
+    survived,
     own_xid,
     snapshot,
     poll,
     read,
     read_large,
     due,
+    suspect,
+    try_alone,
+    settle_suspects,
     settle_delivered,
     settle_park,
     settle_block,

@@ -20,6 +20,7 @@ use crate::scan::LANES;
 use crate::schema::Schema;
 use crate::session::{Session, SessionError};
 use crate::statements::Statements;
+use crate::trial::Trials;
 use crate::wake::{Seen, Wake};
 
 /// A store stays awake for so many short polls, 1 ms and then twice as long each time, before it
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     /// Where to listen, if not where claims connect.
     listen: Option<PgConnectOptions>,
     sessions: Mutex<Vec<(Session, Instant)>>,
+    pub(crate) trials: Arc<Trials>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
     idle: AtomicU32,
@@ -123,6 +125,7 @@ impl PostgresStore {
             connect,
             listen,
             sessions: Mutex::default(),
+            trials: Trials::new(),
             wake: OnceLock::new(),
             idle: AtomicU32::new(0),
         };

@@ -149,6 +149,7 @@ async fn a_relay_settles_and_nothing_else(f: Fixture) {
         &[
             "SELECT lane FROM {schema}.lane FOR UPDATE SKIP LOCKED",
             "UPDATE {schema}.lane SET floor = 0 WHERE lane = 1",
+            "UPDATE {schema}.lane SET suspects = 1, step = 1, alone = 1, deaths = '{1}' WHERE lane = 1",
             "SELECT * FROM {schema}.message",
             "SELECT * FROM {schema}.dead",
             "WITH moved AS (DELETE FROM {schema}.message RETURNING *)

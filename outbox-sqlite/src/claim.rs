@@ -286,6 +286,7 @@ impl Reading<'_> {
                     message,
                     parked: row.try_get(7)?,
                     failures: row.try_get(8)?,
+                    crashes: 0,
                 });
                 self.held.places.push(place);
             }

@@ -478,6 +478,8 @@ impl State {
                 message: entry.message.clone(),
                 parked: entry.parked,
                 failures: entry.failures,
+                // Nothing in memory outlives the process.
+                crashes: 0,
             });
             if !line.held {
                 line.held = true;

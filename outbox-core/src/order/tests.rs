@@ -21,6 +21,7 @@ use OrderMode::{PerKey, PerKeyPipelined, Unordered};
 use WaveEnd::{Panicked, Returned, Stopped, TimedOut};
 
 const PARKED: Duration = Duration::from_secs(7);
+const CRASH_LIMIT: u32 = 3;
 
 /// Gives up where the reason asks for it.
 struct Script;
@@ -43,6 +44,7 @@ fn claim(keys: &str) -> Vec<Claimed> {
                 message: message.tombstone().unwrap(),
                 parked: 0,
                 failures: 0,
+                crashes: 0,
             }
         })
         .collect()
@@ -113,6 +115,7 @@ fn run(
     let rules = Rules {
         order,
         on_dead,
+        crash_limit: CRASH_LIMIT,
         retry: &Script,
     };
     let mut plan = Plan::new(rules, claimed);
@@ -232,6 +235,7 @@ fn a_claim_that_was_never_sent_is_released() {
         let rules = Rules {
             order,
             on_dead: Continue,
+            crash_limit: CRASH_LIMIT,
             retry: &Script,
         };
         let conclusion = Plan::new(rules, &claimed).conclude();
@@ -271,6 +275,7 @@ fn what_does_not_count_is_never_given_up() {
     let rules = Rules {
         order: PerKey,
         on_dead: Continue,
+        crash_limit: CRASH_LIMIT,
         retry: &Never,
     };
     let mut plan = Plan::new(rules, &claimed);
@@ -284,6 +289,37 @@ fn what_does_not_count_is_never_given_up() {
         ),
         "{outcome:?}"
     );
+}
+
+#[test]
+fn a_message_that_has_ended_too_many_processes_is_given_up_and_never_sent() {
+    let mut claimed = claim("aab");
+    claimed[0].crashes = CRASH_LIMIT - 1;
+    let sent = run(PerKey, Continue, &claimed, "+++", &[]);
+    sent.must_be("02 1", "DDD", false, "one crash less than the limit");
+
+    claimed[0].crashes = CRASH_LIMIT;
+    for (order, on_dead, waves, outcomes) in [
+        (PerKey, Continue, "2", "X_D"),
+        (PerKey, HaltKey, "2", "HBD"),
+        (PerKeyPipelined, Continue, "12", "XDD"),
+        (PerKeyPipelined, HaltKey, "12", "HBD"),
+        (Unordered, HaltKey, "12", "XDD"),
+    ] {
+        let course = run(order, on_dead, &claimed, "+++", &[]);
+        course.must_be(waves, outcomes, false, &format!("{order:?}, {on_dead:?}"));
+        let Outcome::Dead { error, .. } = &course.conclusion.outcomes[0] else {
+            panic!("{:?}", course.conclusion);
+        };
+        assert_eq!(error.kind(), PublishErrorKind::Rejected);
+        assert!(error.reason().contains("ended 3 times"), "{error}");
+    }
+    // Also when the broker is away for the others.
+    let away = run(PerKey, Continue, &claimed, "++b", &[]);
+    away.must_be("2", "X__", true, "an outage");
+    // Alone, there is nothing to send.
+    let alone = run(PerKey, Continue, &claimed[..1], "+", &[]);
+    alone.must_be("", "X", false, "alone");
 }
 
 #[test]
@@ -314,6 +350,7 @@ fn an_empty_key_is_a_key_and_no_key_is_none() {
             message: message.tombstone().unwrap(),
             parked: 0,
             failures: 0,
+            crashes: 0,
         }
     };
     let claimed = [

@@ -69,6 +69,7 @@ pub(super) async fn publish(
         Rules {
             order: settings.order,
             on_dead: settings.on_dead,
+            crash_limit: settings.crash_limit,
             retry: &*settings.retry,
         },
         claimed,

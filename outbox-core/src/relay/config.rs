@@ -17,6 +17,7 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
 const STOP_GRACE: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
 /// A shorter wait would make an idle relay poll hotly.
 const CLAIM_WAIT: RangeInclusive<Duration> = Duration::from_millis(10)..=LONGEST;
+const CRASH_LIMIT: RangeInclusive<u32> = 1..=u32::MAX;
 const BACKOFF: RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
 
 /// A relay in the making, from [`Relay::builder`]. Every setting has a default.
@@ -34,6 +35,7 @@ pub(super) struct Settings {
     pub(super) batch_bytes: usize,
     pub(super) order: OrderMode,
     pub(super) on_dead: OnDead,
+    pub(super) crash_limit: u32,
     pub(super) retry: Box<dyn RetryPolicy>,
     pub(super) claim_wait: Duration,
     pub(super) publish_timeout: Duration,
@@ -60,6 +62,7 @@ impl RelayBuilder {
                 batch_bytes: 16 * 1024 * 1024,
                 order: OrderMode::default(),
                 on_dead: OnDead::default(),
+                crash_limit: 3,
                 retry: Box::new(ExponentialBackoff::default()),
                 claim_wait: Duration::from_secs(10),
                 publish_timeout: Self::PUBLISH_TIMEOUT,
@@ -102,6 +105,15 @@ impl RelayBuilder {
     /// Whether a key goes on after one of its messages is dead. Default [`OnDead::Continue`].
     pub fn on_dead(mut self, on_dead: OnDead) -> Self {
         self.settings.on_dead = on_dead;
+        self
+    }
+
+    /// A message that has ended so many processes in a row, each while it was the only one that the
+    /// process held, is given up and not sent again. A store that outlives the process counts them
+    /// ([`Claimed::crashes`](crate::Claimed::crashes)), after a few unclean ends more in which it finds
+    /// the message. Default 3, at least 1; `u32::MAX` gives none up.
+    pub fn crash_limit(mut self, crashes: u32) -> Self {
+        self.settings.crash_limit = crashes;
         self
     }
 
@@ -175,6 +187,7 @@ impl RelayBuilder {
         check("workers", settings.workers, WORKERS)?;
         check("batch_messages", settings.batch_messages, BATCH_MESSAGES)?;
         check("batch_bytes", settings.batch_bytes, BATCH_BYTES)?;
+        check("crash_limit", settings.crash_limit, CRASH_LIMIT)?;
         check("claim_wait", settings.claim_wait, CLAIM_WAIT)?;
         check("publish_timeout", settings.publish_timeout, TIMEOUT)?;
         check("settle_timeout", settings.settle_timeout, TIMEOUT)?;
@@ -260,7 +273,7 @@ mod tests {
     fn every_setting_outside_its_limits_is_named_with_them() {
         const TOO_LONG: Duration = Duration::from_secs(3601);
         type Set = fn(RelayBuilder) -> RelayBuilder;
-        let cases: [(Set, &str); 18] = [
+        let cases: [(Set, &str); 19] = [
             (|r| r.workers(0), "workers is 0, allowed is 1 to 1024"),
             (|r| r.workers(1025), "workers is 1025, allowed is 1 to 1024"),
             (
@@ -278,6 +291,10 @@ mod tests {
             (
                 |r| r.batch_bytes(usize::MAX),
                 "batch_bytes is 18446744073709551615, allowed is 1 to 1073741824",
+            ),
+            (
+                |r| r.crash_limit(0),
+                "crash_limit is 0, allowed is 1 to 4294967295",
             ),
             (
                 |r| r.claim_wait(Duration::ZERO),

@@ -277,6 +277,7 @@ mod tests {
             message: Message::to("t").tombstone().unwrap(),
             parked: if position == TRIED.position { 3 } else { 0 },
             failures: if position == TRIED.position { 2 } else { 0 },
+            crashes: 0,
         };
         let messages: Vec<Claimed> = outcomes
             .iter()

@@ -132,6 +132,7 @@ impl WrongStore {
             message: notes.originals.get(&id).unwrap_or(&claimed.message).clone(),
             parked: sum(claimed.parked, parked),
             failures: sum(claimed.failures, failures),
+            crashes: claimed.crashes,
         };
         match self.fault {
             Some(Fault::ForgetsCounters) => (shown.parked, shown.failures) = (0, 0),
