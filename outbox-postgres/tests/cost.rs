@@ -126,6 +126,50 @@ on_both_servers! {
         assert!(after < before + 2 * FAIR, "{before} entries for 5 claims, then {after}");
     }
 
+    /// Fifty thousand messages wait behind one that fails. The other keys of its lane do not meet them, and
+    /// a retry reads no more of them than it takes.
+    async fn followers_of_a_failing_head_cost_their_lane_nothing(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        db.sql(
+            "INSERT INTO {schema}.parked (key_hash, position, id, topic, key, payload, enqueued_at)
+             SELECT hashtextextended('head', 0), nextval('{schema}.message_position'), gen_random_uuid(),
+                    'test', 'head', 'x', now()
+               FROM generate_series(1, 50000);
+             INSERT INTO {schema}.blocked (key_hash, lane, head, due_at)
+             SELECT key_hash, key_hash & 63, min(position), now() + interval '1 hour'
+               FROM {schema}.parked GROUP BY key_hash;
+             INSERT INTO {schema}.message (topic, key, payload)
+             SELECT 'test', mate.key, 'x'
+               FROM (SELECT 'k' || i AS key
+                       FROM generate_series(1, 10000) AS i
+                      WHERE hashtextextended('k' || i, 0) & 63 = hashtextextended('head', 0) & 63
+                      LIMIT 10) AS mate
+              CROSS JOIN generate_series(1, 500)",
+        )
+        .await;
+        deliver_some(&store, &limits(BATCH)).await;
+        let others = cost_of_claims(&db, &store).await;
+        assert!(others < CLAIMS * FAIR, "{others} entries for 5 claims of other keys");
+
+        deliver(&store, db.places().await[0] as usize).await;
+        let retry = cheapest(FAIR, async || {
+            db.sql("UPDATE {schema}.blocked SET due_at = clock_timestamp()").await;
+            let before = entries_read(&db, &store).await;
+            let claim = store.claim(&limits(BATCH)).await.unwrap().unwrap();
+            let mut outcomes = vec![Outcome::Behind; claim.messages().len()];
+            outcomes[0] = Outcome::Park {
+                after: Duration::from_secs(3600),
+                counted: true,
+                error: PublishError::retryable("no"),
+            };
+            claim.settle(outcomes).await.unwrap();
+            entries_read(&db, &store).await - before
+        })
+        .await;
+        assert!(retry < FAIR, "{retry} entries for one retry");
+        assert_eq!(db.places().await, [0, 50_000, 0, 1]);
+    }
+
     /// A forgotten transaction keeps every deleted row in the index. A scan from the start would read
     /// all of them again in each poll.
     async fn a_forgotten_transaction_does_not_make_claims_read_more(db: Db) {
