@@ -21,6 +21,7 @@ mod commits;
 mod every_broker;
 mod failures;
 mod postgres_faults;
+mod relay_crashes;
 mod relay_faults;
 mod relays;
 

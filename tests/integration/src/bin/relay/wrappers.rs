@@ -37,7 +37,8 @@ impl<P: Publisher> Publisher for Holding<P> {
 }
 
 /// Answers in place of the broker to a message that asks for it with a header, as often as that says:
-/// `fails` for now, or `refused` for good. After that, and all others, the broker gets.
+/// `fails` for now, or `refused` for good. After that, and all others, the broker gets. One with the header
+/// `fatal` ends the process, before any of its batch is handed over.
 pub(crate) struct Failing {
     inner: Box<dyn Publisher>,
     answered: Mutex<HashMap<Uuid, usize>>,
@@ -69,6 +70,11 @@ impl Failing {
 impl Publisher for Failing {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         let mut rest = Vec::with_capacity(batch.len());
+        let is_fatal =
+            |delivery: &Delivery<'_>| delivery.message().headers().get("fatal").is_some();
+        if batch.iter().any(is_fatal) {
+            std::process::abort();
+        }
         for delivery in batch {
             match self.failure(delivery.message()) {
                 Some(error) => delivery.report(Err(error)),

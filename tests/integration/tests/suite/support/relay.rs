@@ -47,6 +47,11 @@ impl Relay {
             .contains(text)
     }
 
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id().expect("a relay that runs")
     }
