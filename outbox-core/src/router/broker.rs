@@ -15,7 +15,7 @@ use super::heard::Heard;
 use crate::relay::telemetry;
 use crate::{Delivery, PublishError, Publisher};
 
-/// A call waits for a place until the oldest one has taken so much of the call timeout, at the most.
+/// A call waits for its place until the oldest one in flight has taken so much of a call's time.
 const PATIENCE: f64 = 0.25;
 /// So much of the time until the caller drops the call may be used: what is said after that is lost.
 const OF_CALLERS_TIME: f64 = 0.9;
@@ -49,7 +49,7 @@ impl Broker {
         rng: fastrand::Rng,
     ) -> Self {
         Self {
-            calls: Calls::new(limits.calls, limits.call_timeout.mul_f64(PATIENCE)),
+            calls: Calls::new(limits.calls),
             state: Mutex::new(State {
                 breaker: Breaker::new(limits.backoff_first, limits.backoff_longest),
                 rng,
@@ -72,12 +72,13 @@ impl Broker {
     /// Returns within the call timeout, and before the caller's patience ends. What the publisher says is
     /// heard by the breaker also when this is dropped.
     pub(super) async fn publish(&self, batch: &[Delivery<'_>]) {
-        let deadline = self.deadline(batch);
+        let within = self.time_for(batch);
+        let deadline = Instant::now() + within;
         // Asked before the wait for a place as well: nothing waits for a broker that is known to be away.
         if let Some(reason) = self.refusal() {
             return unavailable(batch, reason);
         }
-        let Some(_place) = self.calls.place().await else {
+        let Some(_place) = self.calls.place(within.mul_f64(PATIENCE)).await else {
             let calls = self.limits.calls;
             let busy = format!("{} is slow: {calls} calls are in flight", self.name);
             return unavailable(batch, busy);
@@ -94,12 +95,11 @@ impl Broker {
         self.call(part, &admitted, deadline).await;
     }
 
-    fn deadline(&self, batch: &[Delivery<'_>]) -> Instant {
-        let now = Instant::now();
+    fn time_for(&self, batch: &[Delivery<'_>]) -> Duration {
         let callers = batch.first().and_then(Delivery::deadline);
-        let left = callers.map(|deadline| deadline - now);
-        let within = left.map_or(Duration::MAX, |left| left.mul_f64(OF_CALLERS_TIME));
-        now + within.min(self.limits.call_timeout)
+        let left = callers.map(|deadline| deadline - Instant::now());
+        let usable = left.map_or(Duration::MAX, |left| left.mul_f64(OF_CALLERS_TIME));
+        usable.min(self.limits.call_timeout)
     }
 
     async fn call(&self, batch: &[Delivery<'_>], admitted: &Admitted, deadline: Instant) {

@@ -14,7 +14,6 @@ use tokio::time::{Instant, timeout_at};
 
 pub(super) struct Calls {
     places: Semaphore,
-    patience: Duration,
     in_flight: Mutex<InFlight>,
 }
 
@@ -33,21 +32,20 @@ pub(super) struct Place<'a> {
 }
 
 impl Calls {
-    pub(super) fn new(limit: usize, patience: Duration) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self {
             places: Semaphore::new(limit),
-            patience,
             in_flight: Mutex::default(),
         }
     }
 
-    /// A place, at the latest when the patience is over; `None`: there was none. Cancel safe.
-    pub(super) async fn place(&self) -> Option<Place<'_>> {
+    /// A place, at the latest after `patience`; `None`: there was none. Cancel safe.
+    pub(super) async fn place(&self, patience: Duration) -> Option<Place<'_>> {
         let permit = match self.places.try_acquire() {
             Ok(permit) => permit,
             Err(_) => {
                 let oldest = self.lock().since.first().map(|(since, _)| *since);
-                let until = oldest.unwrap_or_else(Instant::now) + self.patience;
+                let until = oldest.unwrap_or_else(Instant::now) + patience;
                 timeout_at(until, self.places.acquire()).await.ok()?.ok()?
             }
         };
@@ -87,39 +85,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_over_the_limit_waits_for_a_place_that_comes_soon() {
-        let calls = Calls::new(1, PATIENCE);
-        let place = calls.place().await.unwrap();
+        let calls = Calls::new(1);
+        let place = calls.place(PATIENCE).await.unwrap();
         let start = Instant::now();
         let first = async {
             sleep(Duration::from_millis(900)).await; // wait: on the paused clock
             drop(place);
         };
-        let (second, ()) = join(calls.place(), first).await;
+        let (second, ()) = join(calls.place(PATIENCE), first).await;
         assert!(second.is_some());
         assert_eq!(start.elapsed(), Duration::from_millis(900));
     }
 
     #[tokio::test(start_paused = true)]
     async fn behind_a_call_that_hangs_only_the_first_ones_wait() {
-        let calls = Calls::new(2, PATIENCE);
-        let _hanging = [calls.place().await.unwrap(), calls.place().await.unwrap()];
+        let calls = Calls::new(2);
+        let _hanging = [
+            calls.place(PATIENCE).await.unwrap(),
+            calls.place(PATIENCE).await.unwrap(),
+        ];
         let start = Instant::now();
-        let (third, fourth) = join(calls.place(), calls.place()).await;
+        let (third, fourth) = join(calls.place(PATIENCE), calls.place(PATIENCE)).await;
         assert!(third.is_none() && fourth.is_none());
         assert_eq!(start.elapsed(), PATIENCE);
         for _ in 0..100 {
-            assert!(calls.place().await.is_none());
+            assert!(calls.place(PATIENCE).await.is_none());
         }
         assert_eq!(start.elapsed(), PATIENCE);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_place_that_is_given_up_is_free_and_its_time_forgotten() {
-        let calls = Calls::new(1, PATIENCE);
+        let calls = Calls::new(1);
         for _ in 0..3 {
-            let place = calls.place().await.unwrap();
+            let place = calls.place(PATIENCE).await.unwrap();
             // Dropped while it waits: holds nothing.
-            let waiting = timeout_at(Instant::now() + PATIENCE / 2, calls.place()).await;
+            let waiting = timeout_at(Instant::now() + PATIENCE / 2, calls.place(PATIENCE)).await;
             assert!(waiting.is_err());
             drop(place);
         }
