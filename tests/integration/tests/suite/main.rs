@@ -24,6 +24,7 @@ mod postgres_faults;
 mod relay_crashes;
 mod relay_faults;
 mod relays;
+mod routed;
 
 tests_with!(amqp);
 tests_with!(kafka);

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use outbox_amqp::{AmqpConfig, AmqpPublisher};
-use outbox_core::Publisher;
+use outbox_core::{BrokerLimits, Publisher, Router};
 use outbox_kafka::{ClientConfig, KafkaPublisher};
 use outbox_nats::{ConnectOptions, NatsConfig, NatsPublisher};
 use outbox_redis::{Client, RedisConfig, RedisPublisher};
@@ -13,7 +13,35 @@ use outbox_redis::{Client, RedisConfig, RedisPublisher};
 type Settings = BTreeMap<String, String>;
 type Opened = Result<Box<dyn Publisher>, Box<dyn Error>>;
 
-pub(crate) async fn open(broker: &str, settings: Settings) -> Opened {
+/// With the setting `beside`, two brokers behind a router: the one that it names takes the topics that
+/// `beside.route` matches. Its own settings have the prefix `beside.` too, and `call_timeout_ms` is for
+/// both.
+pub(crate) async fn open(broker: &str, mut settings: Settings) -> Opened {
+    let Some(beside) = settings.remove("beside") else {
+        return one(broker, settings).await;
+    };
+    let call_timeout = settings.remove("call_timeout_ms");
+    let call_timeout = call_timeout.ok_or("`call_timeout_ms` is missing")?;
+    let limits = BrokerLimits::new().call_timeout(Duration::from_millis(call_timeout.parse()?));
+    let route = settings.remove("beside.route");
+    let route = route.ok_or("`beside.route` is missing")?;
+    let (mut own, mut others) = (Settings::new(), Settings::new());
+    for (name, value) in settings {
+        match name.strip_prefix("beside.") {
+            Some(name) => others.insert(name.to_owned(), value),
+            None => own.insert(name, value),
+        };
+    }
+    let router = Router::builder()
+        .broker_with(broker, one(broker, own).await?, limits.clone())
+        .broker_with(&beside, one(&beside, others).await?, limits)
+        .route(route, &beside)
+        .otherwise(broker)
+        .build()?;
+    Ok(Box::new(router))
+}
+
+async fn one(broker: &str, settings: Settings) -> Opened {
     match broker {
         "amqp" => amqp(settings),
         "kafka" => kafka(settings),
