@@ -63,7 +63,7 @@ impl Session {
         let mut connection = options.connect().await?;
         let start = statements
             .session_start
-            .query()
+            .at_once()
             .fetch_one(&mut connection)
             .await?;
         let (q, epoch, server_version) = (
@@ -77,7 +77,7 @@ impl Session {
         let xid = Self::take_xid(&mut connection, statements).await?;
         let snapshot = statements
             .snapshot
-            .query()
+            .at_once()
             .fetch_one(&mut connection)
             .await?;
         let start = Start {
@@ -255,7 +255,7 @@ impl Session {
     ) -> Result<i64, sqlx::Error> {
         statements
             .own_xid
-            .query()
+            .at_once()
             .fetch_one(connection)
             .await?
             .try_get(0)

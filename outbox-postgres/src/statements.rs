@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_core::ClaimLimits;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres};
+use sqlx::{AssertSqlSafe, Postgres, RawSql};
 
 use crate::schema::Schema;
 
@@ -81,6 +81,13 @@ impl Statement {
     pub(crate) fn query(&self) -> Query<'_, Postgres, PgArguments> {
         // The only thing put into the text is the name of a schema, which was checked.
         sqlx::query(AssertSqlSafe(Arc::clone(&self.text))).persistent(self.persistent)
+    }
+
+    /// The same in one message to the server, for a statement without parameters that is a transaction
+    /// of its own. A query is two, and between them a pooler may change the session behind us: then it
+    /// runs what another client has prepared there.
+    pub(crate) fn at_once(&self) -> RawSql {
+        sqlx::raw_sql(AssertSqlSafe(Arc::clone(&self.text)))
     }
 }
 

@@ -19,7 +19,9 @@ mod backlog;
 mod commits;
 #[macro_use]
 mod every_broker;
+mod clocks;
 mod failures;
+mod pooler;
 mod postgres_faults;
 mod relay_crashes;
 mod relay_faults;

@@ -23,6 +23,7 @@ use wrappers::{Failing, Holding};
 struct Settings {
     database: String,
     schema: String,
+    pooled: bool,
     broker: String,
     publisher: BTreeMap<String, String>,
     order: OrderMode,
@@ -41,6 +42,7 @@ impl Settings {
         let mut settings = Self {
             database: String::new(),
             schema: String::new(),
+            pooled: false,
             broker: String::new(),
             publisher: BTreeMap::new(),
             order: OrderMode::PerKey,
@@ -69,6 +71,8 @@ impl Settings {
         match name {
             "database" => self.database = value.to_owned(),
             "schema" => self.schema = value.to_owned(),
+            // The database is reached through a transaction pooler.
+            "pooled" => self.pooled = value.parse()?,
             "broker" => self.broker = value.to_owned(),
             "order" => {
                 self.order = match value {
@@ -106,7 +110,11 @@ async fn run(settings: Settings) -> Result<(), Box<dyn Error>> {
     let outbox = Outbox::in_schema(settings.schema)?;
     let broker = publishers::open(&settings.broker, settings.publisher).await?;
     let publisher = Holding::new(Failing::new(broker), settings.hold_after);
-    Relay::builder(outbox.store(&pool), publisher)
+    let store = match settings.pooled {
+        true => outbox.store(&pool).through_pooler(),
+        false => outbox.store(&pool),
+    };
+    Relay::builder(store, publisher)
         .order(settings.order)
         .on_dead(settings.on_dead)
         .workers(settings.workers)
@@ -135,6 +143,7 @@ async fn main() -> ExitCode {
         .with_ansi(false)
         .with_env_filter("info")
         .init();
+    tracing::info!("the relay starts");
     let outcome = match Settings::from_arguments(std::env::args().skip(1)) {
         Ok(settings) => run(settings).await,
         Err(error) => Err(error),

@@ -19,7 +19,27 @@ pub(crate) struct Relay {
 impl Relay {
     /// Starts a relay for the scene, with further settings of the form `name=value`.
     pub(crate) fn start(scene: &Scene, settings: &[&str]) -> Self {
-        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_relay"))
+        Self::spawn(
+            tokio::process::Command::new(env!("CARGO_BIN_EXE_relay")),
+            scene,
+            settings,
+        )
+    }
+
+    /// The same on a host whose clock is wrong by so much, in the words of libfaketime, such as `-3h`.
+    pub(crate) fn start_with_clock(wrong: &str, scene: &Scene, settings: &[&str]) -> Self {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_relay"));
+        command
+            .env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketimeMT.so.1")
+            .env("FAKETIME", wrong)
+            // The clock that measures durations is right on such a host.
+            .env("DONT_FAKE_MONOTONIC", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        Self::spawn(command, scene, settings)
+    }
+
+    fn spawn(mut command: tokio::process::Command, scene: &Scene, settings: &[&str]) -> Self {
+        let mut child = command
             // Its sessions can be told from those of the test.
             .arg(format!(
                 "database={}?application_name={}",
@@ -50,6 +70,15 @@ impl Relay {
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_some()
+    }
+
+    /// The year in which it believes to be; 0 until it has logged something.
+    pub(crate) fn year(&self) -> i64 {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.split('-')
+            .next()
+            .and_then(|year| year.parse().ok())
+            .unwrap_or(0)
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -31,11 +31,15 @@ pub(crate) enum Servers {
     FaultyBroker,
     /// A Postgres that the test may break.
     FaultyPostgres,
+    /// Steady servers, and relays that reach Postgres through a transaction pooler.
+    Pooled,
 }
 
 pub(crate) struct Scene {
     pub(crate) outbox: Outbox,
+    /// The test's own way to Postgres.
     pub(crate) pool: PgPool,
+    /// The relays' way.
     pub(crate) url: String,
     pub(crate) broker: Box<dyn Broker>,
     /// The topic that every scene has.
@@ -68,12 +72,12 @@ impl Scene {
         let service = match servers {
             Servers::FaultyBroker => Some(Service::take(broker.faulty_service).await),
             Servers::FaultyPostgres => Some(Service::take("postgres-faults").await),
-            Servers::Steady | Servers::Newest => None,
+            Servers::Steady | Servers::Newest | Servers::Pooled => None,
         };
         let url = address(match servers {
             Servers::FaultyPostgres => "OUTBOX_TEST_POSTGRES_FAULTS_URL",
             Servers::Newest => "OUTBOX_TEST_POSTGRES_18_URL",
-            Servers::Steady | Servers::FaultyBroker => "OUTBOX_TEST_POSTGRES_URL",
+            Servers::Steady | Servers::FaultyBroker | Servers::Pooled => "OUTBOX_TEST_POSTGRES_URL",
         });
         let broker = (broker.at)(address(match servers {
             Servers::FaultyBroker => broker.faulty,
@@ -85,6 +89,10 @@ impl Scene {
             .connect(&url)
             .await
             .expect("Postgres");
+        let url = match servers {
+            Servers::Pooled => address("OUTBOX_TEST_PGBOUNCER_URL"),
+            _ => url,
+        };
         let name = format!("test_{}", Uuid::now_v7().simple());
         let scene = Self {
             outbox: Outbox::in_schema(&name).expect("a schema"),
