@@ -37,6 +37,8 @@ const CONTENDED_POLL: Duration = Duration::from_millis(100);
 const MOVING: Duration = Duration::from_secs(1);
 /// A session that was not used for so long is closed.
 const SESSION_IDLE: Duration = Duration::from_secs(300);
+/// A server that is told to end idle sessions leaves ours alone for so long.
+const SERVER_PATIENCE: Duration = Duration::from_secs(600);
 
 /// The relay's side of an outbox in Postgres.
 ///
@@ -226,7 +228,17 @@ impl Shared {
             return Ok(session);
         }
         let width = self.options.lanes_per_claim;
-        let (session, start) = Session::open(&self.connect, &self.statements, width).await?;
+        // A pooler takes no settings at the start of a session.
+        let connect = match self.options.pooled {
+            true => self.connect.clone(),
+            false => {
+                let idle = SERVER_PATIENCE.as_millis();
+                self.connect
+                    .clone()
+                    .options([("idle_session_timeout", idle)])
+            }
+        };
+        let (session, start) = Session::open(&connect, &self.statements, width).await?;
         self.knowledge().begin(start);
         Ok(session)
     }
@@ -277,6 +289,24 @@ impl Shared {
     }
 }
 
+/// A look under way, given up when it is dropped: its session did not answer in time. What silenced that
+/// one has likely silenced the others, and each would cost its user the same time.
+struct Looking<'a> {
+    shared: &'a Shared,
+}
+
+impl Looking<'_> {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.shared.forget();
+    }
+}
+
 /// The time until a key is due, but never so short that polling becomes a loop.
 fn due(micros: Option<i64>) -> Duration {
     micros.map_or(Duration::MAX, |micros| {
@@ -293,7 +323,10 @@ impl Store for PostgresStore {
             // Seen before the look, so that what is committed after it ends the sleep.
             let wake = (!limits.wait.is_zero()).then(|| shared.wake()).flatten();
             let seen = wake.map_or(Seen::default(), Wake::seen);
-            let (contended, due_in) = match claim::look(shared, limits).await {
+            let looking = Looking { shared };
+            let look = claim::look(shared, limits).await;
+            looking.answered();
+            let (contended, due_in) = match look {
                 Ok(Look::Claimed(claim)) => {
                     shared.idle.store(0, Ordering::Relaxed);
                     return Ok(Some(claim));
@@ -321,6 +354,10 @@ impl Store for PostgresStore {
                     wake.sleep(seen, pause).await;
                 }
                 _ => tokio::time::sleep(pause).await,
+            }
+            // The next call begins with a look; one more here would only be asked of the server twice.
+            if started.elapsed() >= limits.wait {
+                return Ok(None);
             }
         }
     }

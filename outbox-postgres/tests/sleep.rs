@@ -4,11 +4,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_core::{Claim, ClaimLimits, Outcome, Store};
+use outbox_conformance::proxy::Proxy;
+use outbox_core::memory::MemoryPublisher;
+use outbox_core::{Claim, ClaimLimits, Outcome, Relay, Store};
 use outbox_postgres::PostgresStore;
+use sqlx::postgres::PgPoolOptions;
 use support::store::{DEADLINE, Db, limits, on_both_servers};
 use support::until;
 
@@ -147,5 +151,91 @@ on_both_servers! {
         settle(claim.await.unwrap()).await;
         assert!(parked.elapsed() < Duration::from_secs(1) + WOKEN, "{:?}", parked.elapsed());
         assert_eq!(db.places().await, [0; 4]);
+    }
+
+    /// The network forgets every connection without a word. What is sent into them never arrives, and
+    /// neither does an answer nor their end.
+    async fn connections_that_fall_silent_are_replaced(db: Db) {
+        let options = (*db.pool.connect_options()).clone();
+        let proxy = Proxy::to(format!("{}:{}", options.get_host(), options.get_port())).await;
+        let name = format!("silent_{}", db.schema);
+        let through = options
+            .host(&proxy.address().ip().to_string())
+            .port(proxy.address().port())
+            .application_name(&name);
+        let pool = PgPoolOptions::new().connect_lazy_with(through);
+        let publisher = MemoryPublisher::new();
+        let relay = Relay::builder(db.outbox.store(&pool), publisher.clone())
+            .workers(6)
+            .batch_messages(10)
+            .claim_wait(Duration::from_secs(1))
+            .store_timeout(Duration::from_secs(2))
+            .build()
+            .unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(relay.run_until(async { _ = stopped.await }));
+        let mut enqueued = 0;
+        until("the workers have sessions", async || {
+            let mut tx = db.pool.begin().await.unwrap();
+            for number in 0..100 {
+                let message = support::store::message(&format!("k{number}"), "x");
+                db.outbox.enqueue(&mut tx, &message).await.unwrap();
+            }
+            tx.commit().await.unwrap();
+            enqueued += 100;
+            publisher.wait_for(enqueued, DEADLINE).await;
+            proxy.accepted() >= 5
+        })
+        .await;
+        until("the relay sleeps", async || sleepers(&db).await == 1).await;
+
+        let before = proxy.accepted();
+        proxy.silence();
+        db.enqueue("key", "x").await;
+        let silenced = Instant::now();
+        until("polling finds the message", async || publisher.published().len() > enqueued).await;
+        // The patience of one claim, and not one for each session that there was.
+        let took = silenced.elapsed();
+        assert!(took < Duration::from_secs(8), "{took:?}");
+        // The server still has the old one, as long as it hears nothing else.
+        let listening = format!(
+            "SELECT count(*) FROM pg_stat_activity \
+              WHERE application_name = '{name}' AND query LIKE '%pg_try_advisory_lock%'"
+        );
+        until("another connection listens", async || db.number(&listening).await == 2).await;
+        assert!(proxy.accepted() > before + 1, "of {} connections", proxy.accepted());
+        stop.send(()).unwrap();
+        running.await.unwrap();
+    }
+
+    /// With nothing to do a store polls every ten seconds, and writes nothing.
+    async fn an_idle_store_asks_little_and_writes_nothing(db: Db) {
+        let name = format!("idle_{}", db.schema);
+        let pool = db.pool_with(&[("application_name", &name)]).await;
+        let store = Arc::new(db.outbox.store(&pool));
+        let claim = claim_in_background(&store);
+        until("the store sleeps", async || sleepers(&db).await == 1).await;
+        pool.close().await;
+        // A row that is written becomes another one in another place.
+        let rows = "SELECT sum((ctid::text::point)[1] * xmin::text::bigint)::bigint FROM {schema}.lane";
+        let before = db.number(rows).await;
+
+        // What is asked within half a second belongs together.
+        let started = "SELECT (extract(epoch FROM query_start) * 2)::bigint \
+                         FROM pg_stat_activity WHERE application_name = $1 AND query_start IS NOT NULL";
+        let mut statements = BTreeSet::new();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(14) {
+            let seen: Vec<i64> =
+                sqlx::query_scalar(started).bind(&name).fetch_all(&db.pool).await.unwrap();
+            statements.extend(seen);
+            // wait: the poll, often enough to see every burst of statements once.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // What was there at first, a poll or two, of two looks at most, and a beat or two.
+        assert!((2..=10).contains(&statements.len()), "{} bursts in 14 s", statements.len());
+        assert_eq!(db.number(rows).await, before, "rows were written");
+        assert_eq!(db.places().await, [0; 4]);
+        claim.abort();
     }
 }
