@@ -13,7 +13,8 @@ use fakes::{Act, FakeBroker, FakeStore, Fault};
 use log::Log;
 use outbox_core::memory::{MemoryCounts, MemoryPublisher, MemoryStore};
 use outbox_core::{
-    Claimed, Message, OrderMode, PublishError, Relay, RelayBuilder, RetryPolicy, Router, Uuid,
+    Claimed, ExponentialBackoff, Message, OrderMode, PublishError, Relay, RelayBuilder,
+    RetryPolicy, Router, Uuid,
 };
 use recorder::Recorder;
 use tokio::sync::oneshot;
@@ -526,6 +527,75 @@ async fn trouble_of_the_store_is_said_once_and_survived() {
             assert!(batches < 150, "{batches} batches: {case}");
         }
     }
+}
+
+/// Whatever the failures are, they are about messages and not about the broker, and what comes behind
+/// them does not wait for them.
+#[tokio::test(start_paused = true)]
+async fn batches_of_nothing_but_failures_hold_up_nothing() {
+    for failure in [
+        PublishError::rejected("too large"),
+        PublishError::retryable("nack"),
+        PublishError::topic_unavailable("no leader"),
+    ] {
+        let store = FakeStore::default();
+        let refused = failure.clone();
+        let broker = FakeBroker::new(move |message| match message.key() {
+            Some("good") => Act::Answer(Ok(())),
+            _ => Act::Answer(Err(refused.clone())),
+        });
+        store.enqueue(&messages_of_keys(0..100));
+        store.enqueue(&[message("good")]);
+        let running = Running::start(
+            Relay::builder(store.clone(), broker.clone())
+                .workers(2)
+                .batch_messages(10),
+        );
+        let start = Instant::now();
+        until("the one behind is delivered", || {
+            broker.confirmed().len() == 1
+        })
+        .await;
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(100), "{took:?}: {failure:?}");
+        let counts = store.counts();
+        assert_eq!(counts.parked + counts.dead, 100, "{failure:?}");
+        running.stop().await;
+    }
+}
+
+/// The error path itself fails: what the broker refused cannot be recorded.
+#[tokio::test(start_paused = true)]
+async fn failures_that_cannot_be_recorded_are_met_again_and_then_counted() {
+    let log = Log::capture();
+    let store = FakeStore::default();
+    let back = Instant::now() + Duration::from_secs(600);
+    store.fail_settles(move |_| (Instant::now() < back).then_some(Fault::Error));
+    let broker = FakeBroker::new(|message| {
+        Act::Answer(Err(match message.key() {
+            Some("k0") => PublishError::rejected("too large"),
+            _ => PublishError::retryable("nack"),
+        }))
+    });
+    store.enqueue(&messages_of_keys(0..2));
+    let retry = ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(1), 3).unwrap();
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()).retry(retry));
+    until("both are dead", || store.counts().dead == 2).await;
+    running.stop().await;
+    assert!(Instant::now() < back + Duration::from_secs(60));
+    // Nothing was counted before it could be kept, and then each failure was.
+    let failures: Vec<u32> = store
+        .claimed()
+        .iter()
+        .filter(|claimed| claimed.message.key() == Some("k1"))
+        .map(|claimed| claimed.failures)
+        .collect();
+    let (lost, kept) = failures.split_at(failures.len() - 3);
+    assert!(!lost.is_empty() && lost.iter().all(|failures| *failures == 0));
+    assert_eq!(kept, [0, 1, 2]);
+    assert!(broker.batches().len() < 150, "the relay did not wait");
+    assert_eq!(log.count(Level::WARN, "the store fails"), 1);
+    assert_eq!(log.count(Level::INFO, "the store works again"), 1);
 }
 
 #[tokio::test(start_paused = true)]
