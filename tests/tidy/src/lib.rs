@@ -1,11 +1,13 @@
 //! Rules of the house, kept by a test, since rules kept by review decay.
 //!
-//! [`cargo`] tells what depends on what, [`files`] what the repository holds, and [`rules`] looks at
-//! the text of one file, pure, with tests of its own. The rules themselves are the tests in `tests/`:
+//! [`cargo`] tells what depends on what, [`files`] what the repository holds, [`rules`] looks at the
+//! text of one file, pure, with tests of its own, and so does [`evidence`] at the tests that a document
+//! names. The rules themselves are the tests in `tests/`:
 //! one a rule, named after it. A rule has no list of exceptions beside it; where something is
 //! allowed, the rule says how the place itself shows that.
 
 pub mod cargo;
+pub mod evidence;
 pub mod files;
 pub mod rules;
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, process::Command};
 
 use outbox_tidy::{
-    cargo,
+    cargo, evidence,
     files::{self, File},
     keep, rules,
 };
@@ -56,6 +56,21 @@ fn documents_show_code_that_is_compiled() {
         .collect();
     keep(
         "Code that a document shows is that of the file it names, as ```rust file=PATH; in docs/ all Rust is:",
+        &broken,
+    );
+}
+
+#[test]
+fn every_failure_case_names_the_tests_that_show_it() {
+    let files = files::all();
+    let document = files
+        .iter()
+        .find(|file| file.path == "docs/failures.md")
+        .expect("docs/failures.md");
+    let mut broken = evidence::strange_rows(document, 1..=48);
+    broken.extend(evidence::strange_tests(document, &files));
+    keep(
+        "docs/failures.md has the cases 1 to 48 once each, in order, and a test that it names is there:",
         &broken,
     );
 }
