@@ -343,22 +343,20 @@ on_both_servers! {
     }
 
     async fn a_store_behind_a_pooler_leaves_nothing_in_its_sessions(db: Db) {
-        let pool = db.pool_with(&[("application_name", &format!("pooled_{}", db.schema))]).await;
         let stores = [
-            db.outbox.store(&pool).through_pooler(),
+            db.outbox.store(&db.pool).through_pooler(),
             // An outbox that is told so has its store know it too.
-            db.outbox.clone().without_prepared_statements().store(&pool),
+            db.outbox.clone().without_prepared_statements().store(&db.pool),
         ];
         for store in stores {
             // Long enough for another store to fall asleep, which takes 127 ms of polls.
             let mut patient = limits(10);
             patient.wait = Duration::from_secs(1);
             assert!(store.claim(&patient).await.unwrap().is_none());
-            let sleeping = format!(
-                "SELECT count(*) FROM pg_stat_activity \
-                 WHERE application_name = 'pooled_{}' AND query LIKE '%advisory_lock%'",
-                db.schema
-            );
+            let sessions = "SELECT count(*) FROM pg_stat_activity \
+                             WHERE application_name LIKE 'outbox relay {schema}%'";
+            assert!(db.number(sessions).await > 0, "its sessions have another name");
+            let sleeping = format!("{sessions} AND query LIKE '%advisory_lock%'");
             assert_eq!(db.number(&sleeping).await, 0, "a session sleeps with a lock");
             db.enqueue("key", "x").await;
             let claim = store.claim(&patient).await.unwrap().unwrap();

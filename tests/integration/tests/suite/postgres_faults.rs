@@ -76,7 +76,7 @@ async fn a_sleeping_relay_that_loses_every_session_finds_messages_and_sleeps_aga
                 .number(
                     "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) \
                       WHERE locktype = 'advisory' AND pg_locks.mode = 'ExclusiveLock' \
-                        AND granted AND application_name = '{schema}'",
+                        AND granted AND application_name LIKE 'outbox relay {schema}%'",
                 )
                 .await
                 == 1
@@ -88,7 +88,7 @@ async fn a_sleeping_relay_that_loses_every_session_finds_messages_and_sleeps_aga
         let ended = scene
             .number(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                  WHERE application_name = '{schema}'",
+                  WHERE application_name LIKE 'outbox relay {schema}%'",
             )
             .await;
         assert!(ended >= 2, "it had {ended} sessions");
