@@ -103,10 +103,10 @@ impl KafkaPublisher {
 
     /// Says of messages that nobody answered for whether the cluster or only their topics are away. Gives
     /// back the outage, if it is one.
-    async fn explain_silence(&self, silent: &[Delivery<'_>]) -> Option<PublishError> {
+    async fn explain_silence(&self, slot: &Slot, silent: &[Delivery<'_>]) -> Option<PublishError> {
         let topic = silent.first()?.message().topic().to_owned();
         let timeout = self.config.delivery_timeout_ms();
-        let (kind, reason) = match self.shared.producer() {
+        let (kind, reason) = match slot.producer() {
             Err(error) => (PublishErrorKind::BrokerUnavailable, error.to_string()),
             Ok(producer) => match Arc::clone(&producer).ask_cluster(topic).await {
                 Ok(()) => (
@@ -116,13 +116,16 @@ impl KafkaPublisher {
                          partition has no leader or too few replicas, or is overloaded"
                     ),
                 ),
-                Err(error) => (
-                    PublishErrorKind::BrokerUnavailable,
-                    format!(
-                        "not confirmed within {timeout} ms, and the cluster does not answer: {}",
-                        producer.context.with_trouble(&error)
-                    ),
-                ),
+                Err(error) => {
+                    slot.forget(&producer);
+                    (
+                        PublishErrorKind::BrokerUnavailable,
+                        format!(
+                            "not confirmed within {timeout} ms, and the cluster does not answer: {}",
+                            producer.context.with_trouble(&error)
+                        ),
+                    )
+                }
             },
         };
         let error = PublishError::new(kind, reason);
@@ -141,11 +144,11 @@ fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
 impl Publisher for KafkaPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         let Open { again, silent, .. } = self.send(&self.shared, batch).await;
-        match self.explain_silence(&silent).await {
+        match self.explain_silence(&self.shared, &silent).await {
             None if again.is_empty() => {}
             None => {
                 let silent = self.send(&self.alone, &again).await.silent;
-                self.explain_silence(&silent).await;
+                self.explain_silence(&self.alone, &silent).await;
             }
             // Sent again they would be silent too, for longer than the caller waits.
             Some(outage) => report_all(&again, &outage),
@@ -356,6 +359,21 @@ impl Slot {
         }
     }
 
+    /// Has the next call begin with another client: this one did not reach the cluster.
+    ///
+    /// It may never again. A broker that shuts down may still answer and name no brokers at all, and then
+    /// librdkafka drops every broker that it knows, also those that it was configured with
+    /// (`rd_kafka_metadata_decommission_unavailable_brokers` in 2.12).
+    fn forget(&self, producer: &Arc<Producer>) {
+        let mut slot = lock(&self.producer);
+        if slot
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, producer))
+        {
+            *slot = None;
+        }
+    }
+
     /// The producer, created now if there is none or the last one has lost its session.
     fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
         let mut slot = lock(&self.producer);
@@ -489,10 +507,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use outbox_core::RelayBuilder;
+    use outbox_core::{Message, PublisherExt as _, RelayBuilder};
 
     use super::*;
     use crate::DELIVERY_TIMEOUT_MS;
+
+    #[tokio::test]
+    async fn a_client_that_does_not_reach_the_cluster_is_replaced() {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", "127.0.0.1:1")
+            .set("delivery.timeout.ms", "200");
+        let publisher = KafkaPublisher::new(config).unwrap();
+        let first = publisher.shared.producer().unwrap();
+        let message = Message::to("topic").bytes("x").unwrap();
+        let within = Duration::from_secs(30);
+        let answers = publisher.publish_all(&[message], within).await;
+        let Some(Err(error)) = &answers[0] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!(error.kind(), PublishErrorKind::BrokerUnavailable);
+        assert!(!Arc::ptr_eq(&first, &publisher.shared.producer().unwrap()));
+    }
 
     /// The relay counts a failure of what stayed without an answer beside confirmed messages, and a
     /// wave may have no more than the second half of the publish timeout.
