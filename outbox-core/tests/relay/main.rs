@@ -253,6 +253,7 @@ async fn a_message_that_is_refused_without_the_broker_ends_no_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn many_messages_that_are_refused_without_the_broker_do_not_hold_up_an_outages_end() {
+    let log = Log::capture();
     let store = FakeStore::default();
     let back = Instant::now() + Duration::from_secs(600);
     let broker = FakeBroker::new(
@@ -279,6 +280,7 @@ async fn many_messages_that_are_refused_without_the_broker_do_not_hold_up_an_out
     let after = probes.iter().filter(|batch| batch.at >= back);
     let sizes: Vec<_> = after.map(|batch| batch.messages.len()).collect();
     assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 128, 256, 490]);
+    assert_eq!(log.count(Level::INFO, "the broker is back"), 1);
 }
 
 #[tokio::test(start_paused = true)]
