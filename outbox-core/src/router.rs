@@ -20,25 +20,23 @@
 //! Not here: retries and the order of a key, which are the relay's, and what a message looks like at a broker.
 //!
 //! Where to read next: `router/broker.rs` for a call of one broker, `router/breaker.rs` for outages,
-//! `router/calls.rs` for the limit, `router/pattern.rs` for what `*` means.
+//! `router/calls.rs` for the limit, `pattern.rs` for what `*` means.
 
 mod breaker;
 mod broker;
 mod calls;
 mod config;
 mod heard;
-mod pattern;
 
 use std::fmt;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use crate::{Delivery, PublishError, Publisher};
+use crate::{Delivery, PublishError, Publisher, TopicPattern};
 use broker::Broker;
 pub use config::{BrokerLimits, RouterBuilder};
 pub(crate) use heard::Heard;
-use pattern::Pattern;
 
 /// A publisher over several publishers, by topic.
 ///
@@ -112,7 +110,7 @@ pub struct Router {
 }
 
 struct Route {
-    pattern: Pattern,
+    pattern: TopicPattern,
     /// Its place among the brokers.
     broker: usize,
 }

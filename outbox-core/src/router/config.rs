@@ -6,10 +6,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::broker::Broker;
-use super::pattern::Pattern;
 use super::{Route, Router};
 use crate::relay::{check, telemetry};
-use crate::{InvalidConfig, Publisher};
+use crate::{InvalidConfig, MAX_TOPIC_BYTES, Publisher, TopicPattern};
 
 const MAX_NAME_BYTES: usize = 64;
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -140,10 +139,8 @@ impl RouterBuilder {
     /// Sends the topics that `pattern` matches to a broker, unless a route that was added before
     /// matches them. Several routes may lead to one broker.
     ///
-    /// In a pattern `*` stands for any characters, also for none and for dots; there may be any number
-    /// of them. Everything else stands for itself: `orders.*` matches `orders.placed` and
-    /// `orders.eu.placed`, and neither `orders` nor `Orders.placed`. A pattern has 1 to
-    /// [`MAX_TOPIC_BYTES`](crate::MAX_TOPIC_BYTES) bytes.
+    /// The pattern is a [`TopicPattern`]: `orders.*` matches `orders.placed` and `orders.eu.placed`, and
+    /// neither `orders` nor `Orders.placed`.
     pub fn route(mut self, pattern: impl Into<String>, broker: impl Into<String>) -> Self {
         self.routes.push((pattern.into(), broker.into()));
         self
@@ -242,11 +239,12 @@ fn check_name(name: &str, before: &[Added]) -> Result<(), InvalidConfig> {
     Ok(())
 }
 
-fn check_pattern(text: &str, before: &[Route]) -> Result<Pattern, InvalidConfig> {
+fn check_pattern(text: &str, before: &[Route]) -> Result<TopicPattern, InvalidConfig> {
     let invalid = |limits: String| InvalidConfig::new("route", format!("{text:?}"), limits);
-    let pattern = Pattern::new(text).ok_or_else(|| {
-        let most = Pattern::MAX_BYTES;
-        invalid(format!("a pattern of 1 to {most} bytes without NUL"))
+    let pattern: TopicPattern = text.parse().map_err(|_| {
+        invalid(format!(
+            "a pattern of 1 to {MAX_TOPIC_BYTES} bytes without NUL"
+        ))
     })?;
     let earlier = || before.iter().map(|route| &route.pattern);
     if earlier().any(|earlier| *earlier == pattern) {
