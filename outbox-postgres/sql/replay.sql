@@ -1,18 +1,8 @@
 -- Puts dead messages of one lane back, with the position that they had, so that each stands in its
 -- place among those of its key. The lowest of each key is what the key's head may have to become.
--- What died after the decision began, again perhaps, is left alone.
 WITH moved AS (
     DELETE FROM {schema}.dead
-     WHERE ctid = ANY (ARRAY(
-         SELECT found.ctid
-           FROM unnest($1::bigint[]) AS decided(position)
-          CROSS JOIN LATERAL (
-              SELECT dead.ctid, dead.died_at
-                FROM {schema}.dead
-               WHERE dead.position = decided.position
-               LIMIT 1
-          ) AS found
-          WHERE found.died_at <= 'epoch'::timestamptz + $2 * interval '1 microsecond'))
+     WHERE {decided}
     RETURNING key_hash, position, id, topic, key, payload, headers, enqueued_at, died_at
 ),
 back AS (

@@ -14,12 +14,13 @@ use support::{Fixture, deliver, limits, message};
 
 /// Statements that look at everything because that is what they are for, or at the first rows up to a
 /// bound; and parts of statements, which stand in those.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "counts.sql",
     "gauges.sql",
     "status_keys.sql",
     "status_topics.sql",
     "paused.sql",
+    "dead_find.sql",
     "dead_matches.sql",
     "keys_found.sql",
 ];
@@ -34,6 +35,11 @@ fn statements() -> Vec<(String, String)> {
             let text = fs::read_to_string(&path).unwrap();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             let part = |name| fs::read_to_string(format!("{folder}/{name}")).unwrap();
+            // Each of these is sent within that one.
+            let text = match name.starts_with("dead_from_") {
+                true => part("dead_find.sql").replace("{source}", &text),
+                false => text,
+            };
             let text = text
                 .replace("{matches}", &part("dead_matches.sql"))
                 .replace("{found}", &part("keys_found.sql"));

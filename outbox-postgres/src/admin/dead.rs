@@ -207,6 +207,12 @@ impl Outbox {
         AssertSqlSafe(self.schema.sql(&text)).into_sql_str()
     }
 
+    /// A statement that takes out of `dead` what is decided about.
+    fn deciding(&self, text: &'static str) -> SqlStr {
+        let text = text.replace("{decided}", include_str!("../../sql/dead_decided.sql"));
+        AssertSqlSafe(self.schema.sql(&text)).into_sql_str()
+    }
+
     async fn replay_messages(
         &self,
         conn: &mut PgConnection,
@@ -214,7 +220,7 @@ impl Outbox {
         begun: i64,
     ) -> Result<Decided, sqlx::Error> {
         let keys: Vec<(i64, i64, i64, i64)> =
-            sqlx::query_as(self.sql(include_str!("../../sql/replay.sql")))
+            sqlx::query_as(self.deciding(include_str!("../../sql/replay.sql")))
                 .bind(positions)
                 .bind(begun)
                 .persistent(false)
@@ -242,7 +248,7 @@ impl Outbox {
         begun: i64,
     ) -> Result<Decided, sqlx::Error> {
         let dropped: Vec<(i64, bool, i64)> =
-            sqlx::query_as(self.sql(include_str!("../../sql/discard.sql")))
+            sqlx::query_as(self.deciding(include_str!("../../sql/discard.sql")))
                 .bind(positions)
                 .bind(begun)
                 .persistent(false)

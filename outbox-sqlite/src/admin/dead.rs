@@ -181,12 +181,14 @@ impl Outbox {
         limit: u32,
         begun: Option<i64>,
     ) -> Result<Looked, sqlx::Error> {
-        let statement = match filter {
-            DeadFilter { ids: Some(_), .. } => include_str!("../../sql/dead_find_ids.sql"),
-            DeadFilter { key: Some(_), .. } => include_str!("../../sql/dead_find_key.sql"),
-            _ => include_str!("../../sql/dead_find_all.sql"),
+        let source = match filter {
+            DeadFilter { ids: Some(_), .. } => include_str!("../../sql/dead_from_ids.sql"),
+            DeadFilter { key: Some(_), .. } => include_str!("../../sql/dead_from_key.sql"),
+            _ => include_str!("../../sql/dead_from_all.sql"),
         };
-        let statement = statement.replace("{matches}", include_str!("../../sql/dead_matches.sql"));
+        let statement = include_str!("../../sql/dead_find.sql")
+            .replace("{matches}", include_str!("../../sql/dead_matches.sql"))
+            .replace("{source}", source);
         // Where all fit, no more are looked at than are asked for.
         let looks_at = if *filter == DeadFilter::all() {
             limit

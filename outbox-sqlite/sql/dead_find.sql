@@ -2,10 +2,7 @@
 -- a bound also where nothing fits. One row without a message then.
 WITH candidate AS MATERIALIZED (
     SELECT dead.position, ifnull(octet_length(dead.payload), 0) AS bytes, dead.died_at, {matches} AS fits
-      FROM {prefix}dead AS dead
-     WHERE dead.position > ?1
-     ORDER BY dead.position
-     LIMIT ?2
+    {source}
 ),
 looked AS MATERIALIZED (
     SELECT count(*) AS number, max(candidate.position) AS last, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS now
