@@ -207,16 +207,21 @@ fn relay_options(pool: &PgPool, schema: &str) -> PgConnectOptions {
         .clone()
         .disable_statement_logging();
     let name = match options.get_application_name() {
-        Some(given) => format!("{} {given}", relay_name(schema)),
+        Some(given) => cut_off(format!("{} {given}", relay_name(schema))),
         None => relay_name(schema),
     };
     options.application_name(&name)
 }
 
-/// What the names of a relay's sessions begin with. The server cuts names off at 63 bytes.
+/// What the names of a relay's sessions begin with.
 pub(crate) fn relay_name(schema: &str) -> String {
-    let mut name = format!("outbox relay {schema}");
-    name.truncate(63);
+    cut_off(format!("outbox relay {schema}"))
+}
+
+/// A name as the server keeps it. One that it has to cut off by itself is a notice in the log, at every
+/// connection.
+fn cut_off(mut name: String) -> String {
+    name.truncate(name.floor_char_boundary(63));
     name
 }
 
