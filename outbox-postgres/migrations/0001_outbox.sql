@@ -295,6 +295,7 @@ REVOKE ALL ON FUNCTION
     {schema}.check_headers(),
     {schema}.place_message(),
     {schema}.wake_relay(),
+    {schema}.say_blocked(),
     {schema}.enqueue(text, bytea, text, jsonb, uuid),
     {schema}.enqueue_json(text, json, text, jsonb, uuid)
 FROM PUBLIC;

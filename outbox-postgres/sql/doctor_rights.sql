@@ -8,7 +8,9 @@ SELECT needed.privilege || ' on ' || needed.object
  WHERE NOT has_table_privilege(format('%I.%I', '{schema}', needed.object), needed.privilege)
 UNION ALL
 SELECT format('UPDATE (%s) on %s', needed.attribute, needed.object)
-  FROM (VALUES ('lane', 'floor'), ('lane', 'blocked'), ('parked', 'parked'), ('parked', 'failures')) AS needed(object, attribute)
+  FROM (VALUES ('lane', 'floor'), ('lane', 'blocked'), ('lane', 'suspects'), ('lane', 'step'),
+               ('lane', 'alone'), ('lane', 'deaths'),
+               ('parked', 'parked'), ('parked', 'failures')) AS needed(object, attribute)
  WHERE NOT has_column_privilege(format('%I.%I', '{schema}', needed.object), needed.attribute, 'UPDATE')
 UNION ALL
 SELECT 'SELECT on message_position'

@@ -94,6 +94,9 @@ const OWNERS: &[&str] = &[
     "CREATE TABLE {schema}.x ()",
     "CREATE TEMPORARY TABLE x (LIKE {schema}.message);
      CREATE TRIGGER x BEFORE INSERT ON x FOR EACH ROW EXECUTE FUNCTION {schema}.place_message()",
+    "CREATE TEMPORARY TABLE x (lane smallint);
+     CREATE TRIGGER x AFTER INSERT ON x REFERENCING NEW TABLE AS inserted
+       FOR EACH STATEMENT EXECUTE FUNCTION {schema}.say_blocked()",
 ];
 
 async fn a_producer_enqueues_and_nothing_else(f: Fixture) {

@@ -17,6 +17,7 @@ on_each_server!(with_outbox:
     what_is_as_it_should_be_is_fine,
     what_is_broken_is_found_with_its_mend,
     rights_that_a_relay_lacks_are_named,
+    each_right_that_a_relay_lacks_is_found,
     a_snapshot_is_found_with_its_holder,
     a_pooler_is_found,
     messages_without_a_relay_are_a_problem,
@@ -121,6 +122,15 @@ async fn what_is_broken_is_found_with_its_mend(f: Fixture) {
             of(&findings, check)
         );
     }
+    f.execute("ALTER TABLE {schema}.blocked DISABLE TRIGGER say_blocked")
+        .await
+        .unwrap();
+    let findings = look(&f, &f.pool).await;
+    let triggers = of(&findings, "triggers");
+    assert_eq!(triggers.severity, Severity::Problem);
+    f.execute(&triggers.mend).await.unwrap();
+    let findings = look(&f, &f.pool).await;
+    assert_eq!(of(&findings, "triggers").severity, Severity::Fine);
 }
 
 async fn signed_in(f: &Fixture, access: Access) -> PgPool {
@@ -155,6 +165,54 @@ async fn rights_that_a_relay_lacks_are_named(f: Fixture) {
     assert_eq!(of(&findings, "rights").severity, Severity::Fine);
     // An operator sees how everything stands.
     assert!(f.outbox.status(&pool).await.unwrap().complete);
+    pool.close().await;
+}
+
+async fn each_right_that_a_relay_lacks_is_found(f: Fixture) {
+    let pool = signed_in(&f, Access::Relay).await;
+    let role = (*pool.connect_options()).get_username().to_owned();
+    for right in [
+        "SELECT ON {schema}.migration",
+        "SELECT ON {schema}.message_position",
+        "SELECT ON {schema}.paused",
+        "SELECT ON {schema}.lane",
+        "UPDATE (floor) ON {schema}.lane",
+        "UPDATE (blocked) ON {schema}.lane",
+        "UPDATE (suspects) ON {schema}.lane",
+        "UPDATE (step) ON {schema}.lane",
+        "UPDATE (alone) ON {schema}.lane",
+        "UPDATE (deaths) ON {schema}.lane",
+        "SELECT ON {schema}.message",
+        "DELETE ON {schema}.message",
+        "SELECT ON {schema}.parked",
+        "INSERT ON {schema}.parked",
+        "UPDATE (parked) ON {schema}.parked",
+        "UPDATE (failures) ON {schema}.parked",
+        "DELETE ON {schema}.parked",
+        "SELECT ON {schema}.blocked",
+        "INSERT ON {schema}.blocked",
+        "UPDATE ON {schema}.blocked",
+        "DELETE ON {schema}.blocked",
+        "SELECT ON {schema}.dead",
+        "INSERT ON {schema}.dead",
+    ] {
+        f.execute(&format!("REVOKE {right} FROM {role}"))
+            .await
+            .unwrap();
+        let findings = look(&f, &pool).await;
+        assert_eq!(
+            of(&findings, "rights").severity,
+            Severity::Problem,
+            "{right}"
+        );
+        f.execute(&format!("GRANT {right} TO {role}"))
+            .await
+            .unwrap();
+    }
+    assert_eq!(
+        of(&look(&f, &pool).await, "rights").severity,
+        Severity::Fine
+    );
     pool.close().await;
 }
 

@@ -443,7 +443,8 @@ pub(super) fn schema(schema: &str, facts: &SchemaFacts) -> Vec<Finding> {
     };
     let triggers = Check {
         check: "triggers",
-        why: "they give a message its position and its lane, and wake the relay",
+        why: "they give a message its position and its lane, keep it behind a parked one of its key, and wake \
+              the relay",
     };
     let lanes = Check {
         check: "lanes",
@@ -461,13 +462,15 @@ pub(super) fn schema(schema: &str, facts: &SchemaFacts) -> Vec<Finding> {
                 ),
             )
         },
-        if facts.triggers == 3 {
-            triggers.fine("all of the hot table's are on")
+        if facts.triggers == 4 {
+            triggers.fine("all are on")
         } else {
             triggers.problem(
-                "a trigger of the hot table is missing or off, as a restore with --disable-triggers may \
-                 leave it",
-                format!("ALTER TABLE {schema}.message ENABLE TRIGGER USER"),
+                "a trigger is missing or off, as a restore with --disable-triggers may leave it",
+                format!(
+                    "ALTER TABLE {schema}.message ENABLE TRIGGER USER; \
+                     ALTER TABLE {schema}.blocked ENABLE TRIGGER USER"
+                ),
             )
         },
         if facts.lanes == 64 {
@@ -647,13 +650,13 @@ mod tests {
             cache: Some(1),
             increment: Some(1),
             cycle: Some(false),
-            triggers: 3,
+            triggers: 4,
             lanes: 64,
             waiting: false,
         };
         assert_eq!(findings(&facts), [Severity::Fine; 3]);
         facts.cache = Some(20);
-        facts.triggers = 2;
+        facts.triggers = 3;
         facts.lanes = 63;
         assert_eq!(findings(&facts), [Severity::Problem; 3]);
     }
