@@ -2,8 +2,8 @@
 //!
 //! The client owns queueing, record batches, repeats and reconnects. What is added here is what the
 //! contract asks: every answer is awaited and reported one by one, a full queue is waited for, a
-//! refusal that was about a neighbour in the record batch is not believed, and a producer that has
-//! lost its session is replaced.
+//! refusal that was about a neighbour in the record batch is not believed, and a client that has lost its
+//! session, or does not reach the cluster, is replaced.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -49,7 +49,8 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 ///
 /// What was reported stays. What was not may still be in the client's queue, and be delivered, until
 /// its delivery timeout has passed: a repeat, if it is published again. The queue keeps its order per
-/// partition, so a repeat by the same publisher stays behind it.
+/// partition, so a repeat stays behind it, unless the client was replaced: then what is in its queue is
+/// thrown away.
 ///
 /// # Drop
 ///
@@ -98,39 +99,32 @@ impl KafkaPublisher {
             call.send(*delivery).await;
         }
         call.finish().await;
-        call.open
+        let mut open = call.open;
+        open.producer = Some(producer);
+        open
     }
 
     /// Says of messages that nobody answered for whether the cluster or only their topics are away. Gives
     /// back the outage, if it is one.
-    async fn explain_silence(&self, slot: &Slot, silent: &[Delivery<'_>]) -> Option<PublishError> {
-        let topic = silent.first()?.message().topic().to_owned();
+    async fn explain_silence(&self, slot: &Slot, open: &Open<'_>) -> Option<PublishError> {
+        let (first, producer) = (open.silent.first()?, open.producer.as_ref()?);
+        let topic = first.message().topic().to_owned();
         let timeout = self.config.delivery_timeout_ms();
-        let (kind, reason) = match slot.producer() {
-            Err(error) => (PublishErrorKind::BrokerUnavailable, error.to_string()),
-            Ok(producer) => match Arc::clone(&producer).ask_cluster(topic).await {
-                Ok(()) => (
-                    PublishErrorKind::TopicUnavailable,
-                    format!(
-                        "not confirmed within {timeout} ms, though the cluster answers: the \
-                         partition has no leader or too few replicas, or is overloaded"
-                    ),
-                ),
-                Err(error) => {
-                    slot.forget(&producer);
-                    (
-                        PublishErrorKind::BrokerUnavailable,
-                        format!(
-                            "not confirmed within {timeout} ms, and the cluster does not answer: {}",
-                            producer.context.with_trouble(&error)
-                        ),
-                    )
-                }
-            },
+        let error = match Arc::clone(producer).ask_cluster(topic).await {
+            Ok(()) => PublishError::topic_unavailable(format!(
+                "not confirmed within {timeout} ms, though the cluster answers: the partition has no \
+                 leader or too few replicas, or is overloaded"
+            )),
+            Err(error) => {
+                slot.forget(producer);
+                PublishError::broker_unavailable(format!(
+                    "not confirmed within {timeout} ms, and the cluster does not answer: {}",
+                    producer.context.with_trouble(&error)
+                ))
+            }
         };
-        let error = PublishError::new(kind, reason);
-        report_all(silent, &error);
-        (kind == PublishErrorKind::BrokerUnavailable).then_some(error)
+        report_all(&open.silent, &error);
+        (error.kind() == PublishErrorKind::BrokerUnavailable).then_some(error)
     }
 }
 
@@ -143,15 +137,15 @@ fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
 #[async_trait]
 impl Publisher for KafkaPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        let Open { again, silent, .. } = self.send(&self.shared, batch).await;
-        match self.explain_silence(&self.shared, &silent).await {
-            None if again.is_empty() => {}
+        let open = self.send(&self.shared, batch).await;
+        match self.explain_silence(&self.shared, &open).await {
+            None if open.again.is_empty() => {}
             None => {
-                let silent = self.send(&self.alone, &again).await.silent;
-                self.explain_silence(&self.alone, &silent).await;
+                let open = self.send(&self.alone, &open.again).await;
+                self.explain_silence(&self.alone, &open).await;
             }
             // Sent again they would be silent too, for longer than the caller waits.
-            Some(outage) => report_all(&again, &outage),
+            Some(outage) => report_all(&open.again, &outage),
         }
     }
 }
@@ -167,6 +161,8 @@ impl fmt::Debug for KafkaPublisher {
 /// Messages whose answers do not say what to report.
 #[derive(Default)]
 struct Open<'a> {
+    /// Through which they were sent; `None` where there is none.
+    producer: Option<Arc<Producer>>,
     /// Nobody answered in time.
     silent: Vec<Delivery<'a>>,
     /// To be sent once more, in this order: what was refused in company, and what came after it in its
@@ -462,7 +458,8 @@ impl Producer {
         }
     }
 
-    /// Asks any broker about a topic; an answer of any kind shows that the cluster is there.
+    /// Asks any broker about a topic; an answer of any kind shows that the cluster is there, unless it
+    /// names no broker at all.
     async fn ask_cluster(self: Arc<Self>, topic: String) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
         in_background(move || {
@@ -470,13 +467,14 @@ impl Producer {
                 client
                     .client()
                     .fetch_metadata(Some(&topic), PROBE_TIMEOUT)
-                    .map(drop)
+                    .map(|metadata| metadata.brokers().len())
             });
             // The call may have been dropped, and then nobody wants to know.
             let _ = answer.send(asked);
         });
         match answered.await {
-            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Ok(0))) => Err("a broker answers and names none".to_owned()),
+            Ok(Some(Ok(_))) => Ok(()),
             Ok(Some(Err(error))) => Err(error.to_string()),
             Ok(None) | Err(_) => Err("it could not be asked".to_owned()),
         }
