@@ -22,6 +22,8 @@ mod relay;
 mod retry;
 mod router;
 mod store;
+#[cfg(feature = "otel")]
+mod trace;
 
 pub use message::{
     Headers, InvalidMessage, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_KEY_BYTES,

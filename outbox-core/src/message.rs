@@ -134,6 +134,27 @@ impl Message {
         }
     }
 
+    /// The same message with the context of the current span in its headers `traceparent` and `tracestate`,
+    /// by [W3C Trace Context](https://www.w3.org/TR/trace-context/). Consumers go on with that trace, and the
+    /// relay's span links to that span. With the feature `otel`.
+    ///
+    /// The current span is that of `opentelemetry::Context::current()`, which `tracing-opentelemetry` makes of
+    /// the current span of `tracing`. Without a current span, where the message has one of the two headers
+    /// already, in any case of its letters, or where the limits leave no room for them, nothing is added.
+    ///
+    /// ```
+    /// # use outbox_core::Message;
+    /// let message = Message::to("orders.placed").key(7).bytes("seven")?.with_current_trace();
+    /// # assert!(message.headers().is_empty());
+    /// # Ok::<(), outbox_core::InvalidMessage>(())
+    /// ```
+    #[cfg(feature = "otel")]
+    #[must_use]
+    pub fn with_current_trace(mut self) -> Self {
+        crate::trace::write(&mut self.headers);
+        self
+    }
+
     /// The bytes of topic, key, payload and headers together: what limits by bytes count.
     pub fn size(&self) -> usize {
         self.topic.len()

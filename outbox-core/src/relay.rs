@@ -53,16 +53,22 @@
 //! ends; a warning for each dead message with its id, topic and reason; the rest at debug level, in a
 //! span `batch` for each claim.
 //!
+//! Through OpenTelemetry, with the feature `otel`: a span `publish` for each wave that has a message of a
+//! sampled trace, with links to at most 128 of the spans that enqueued its messages. It goes to the process's
+//! tracer provider, `opentelemetry::global`.
+//!
 //! Not here: how a message is stored, found or waited for ([`Store`]), and what a broker's answer
 //! means ([`Publisher`]).
 //!
 //! Where to read next: `relay/worker.rs` for the loop, `relay/batch.rs` for one claim's publishing,
-//! `relay/health.rs` for outages, `relay/monitor.rs` for what a watcher may ask.
+//! `relay/span.rs` for its span, `relay/health.rs` for outages, `relay/monitor.rs` for what a watcher may ask.
 
 mod batch;
 mod config;
 mod health;
 mod monitor;
+#[cfg(feature = "otel")]
+mod span;
 mod stop;
 pub(crate) mod telemetry;
 mod worker;

@@ -15,6 +15,7 @@
 //! | `kafka` | `outbox::kafka`: the publisher to Apache Kafka |
 //! | `nats` | `outbox::nats`: the publisher to NATS JetStream |
 //! | `redis` | `outbox::redis`: the publisher to Redis Streams |
+//! | `otel` | trace context of OpenTelemetry in messages, and spans of the relay that link to it |
 //! | `tls` | TLS for the stores and brokers that are chosen |
 //!
 //! Where to read next, by what you want to do:

@@ -6,6 +6,8 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::config::Settings;
+#[cfg(feature = "otel")]
+use super::span::PublishSpan;
 use super::stop::Stop;
 use crate::order::{Conclusion, Plan, Rules, WaveEnd};
 use crate::{Answer, Claimed, Delivery, PublishErrorKind, Publisher};
@@ -83,9 +85,16 @@ pub(super) async fn publish(
             .iter()
             .map(|&index| Delivery::new(&claimed[index].message, &answers[index]).until(deadline))
             .collect();
-        let end = publish_wave(settings, publisher, &batch, deadline, stop).await;
+        let call = publish_wave(settings, publisher, &batch, deadline, stop);
+        #[cfg(feature = "otel")]
+        let span = PublishSpan::start(&batch);
+        #[cfg(feature = "otel")]
+        let call = span.around(call);
+        let end = call.await;
         drop(batch);
         let answered = wave.iter().map(|&index| &answers[index]);
+        #[cfg(feature = "otel")]
+        span.end(answered.clone());
         tally.wave(answered.clone(), end);
         plan.absorb(&wave, answered.map(|answer| answer.get().cloned()), end);
     }

@@ -5,6 +5,7 @@ mod fakes;
 mod log;
 mod recorder;
 mod routed;
+mod traced;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

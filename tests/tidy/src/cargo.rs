@@ -61,18 +61,26 @@ pub fn members() -> Vec<Package> {
 
 /// The names of the crates that are built for `package` with all its features, itself among them.
 pub fn built_for(package: &str) -> BTreeSet<String> {
-    tree(&["--package", package, "--edges", "normal,build"]).expect("a crate of the workspace")
+    let edges = ["--all-features", "--edges", "normal,build"];
+    tree(&[&["--package", package], &edges[..]].concat()).expect("a crate of the workspace")
+}
+
+/// The same without any of its features.
+pub fn built_at_least_for(package: &str) -> BTreeSet<String> {
+    let edges = ["--no-default-features", "--edges", "normal,build"];
+    tree(&[&["--package", package], &edges[..]].concat()).expect("a crate of the workspace")
 }
 
 /// The names of the crates that are built for anything here, the tests too.
 pub fn built() -> BTreeSet<String> {
-    tree(&["--workspace", "--edges", "all"]).expect("the workspace")
+    tree(&["--workspace", "--all-features", "--edges", "all"]).expect("the workspace")
 }
 
 /// The names of the crates that depend on `name` themselves; none where nothing here needs it.
 pub fn dependents_of(name: &str) -> BTreeSet<String> {
     match tree(&[
         "--workspace",
+        "--all-features",
         "--edges",
         "all",
         "--depth",
@@ -90,15 +98,7 @@ pub fn dependents_of(name: &str) -> BTreeSet<String> {
 }
 
 fn tree(arguments: &[&str]) -> Result<BTreeSet<String>, String> {
-    let mut all = vec![
-        "tree",
-        "--locked",
-        "--all-features",
-        "--prefix",
-        "none",
-        "--format",
-        "{p}",
-    ];
+    let mut all = vec!["tree", "--locked", "--prefix", "none", "--format", "{p}"];
     all.extend(arguments);
     let lines = run(&all)?;
     Ok(lines

@@ -42,6 +42,18 @@ fn the_core_knows_no_database_no_broker_and_no_tls() {
 }
 
 #[test]
+fn the_core_knows_no_telemetry_unless_it_is_asked_to() {
+    let unasked: Vec<String> = cargo::built_at_least_for("outbox-core")
+        .into_iter()
+        .filter(|name| name.starts_with("opentelemetry"))
+        .collect();
+    keep(
+        "OpenTelemetry is for those who switch the feature `otel` on. Without features outbox-core must not need:",
+        &unasked,
+    );
+}
+
+#[test]
 fn a_store_or_broker_knows_the_core_and_no_other() {
     let members: BTreeSet<String> = cargo::members().into_iter().map(|it| it.name).collect();
     let mut broken = Vec::new();

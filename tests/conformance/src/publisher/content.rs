@@ -7,13 +7,17 @@ use outbox_core::{Message, PublishErrorKind, Uuid};
 use super::Received;
 use super::kit::{Broker, Reported, confirmed, failed, message, new_topic, same, to};
 
-/// Id, key, payload and headers of one message.
+/// Id, key, payload and headers of one message, those of W3C Trace Context among them.
 pub async fn every_field_arrives(broker: &Arc<Broker>) {
     let topic = broker.topic().await;
     let batch = [Message::to(&topic)
         .id(Uuid::from_u128(0x0123_4567_89AB_CDEF_0123_4567_89AB_CDEF))
         .key("order-7")
-        .header("trace", "4bf92f3577b34da6")
+        .header(
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )
+        .header("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
         .header("content-type", "application/json")
         .bytes("{\"order\":7}")
         .expect("a valid message")];
