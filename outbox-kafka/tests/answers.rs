@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_kafka::KafkaPublisher;
+use support::rights::{Right, forget_rights, give_right, give_right_to};
 use support::{config, create_topic, delete_topics, fails_as, new_topic, read, within};
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -250,6 +251,41 @@ async fn a_record_without_a_key_on_a_compacted_topic_is_rejected_alone() {
         assert_eq!(answers[good], Some(Ok(())), "{good}");
     }
     delete_topics(&[topic]).await;
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_the_topics_trouble_until_it_is_given() {
+    // One that may be seen and not written to, and one of which nothing may be known.
+    let (there, seen, hidden) = (new_topic(), new_topic(), new_topic());
+    for topic in [&there, &seen, &hidden] {
+        create_topic(topic, 1, &[]).await;
+    }
+    give_right(&seen, Right::Describe).await;
+    give_right_to(&hidden, "User:somebody-else", Right::Write).await;
+    let publisher = publisher(&[]);
+    let batch = [
+        message(&there, "a", "1"),
+        message(&seen, "b", "2"),
+        message(&hidden, "c", "3"),
+        message(&there, "d", "4"),
+    ];
+    for _ in 0..2 {
+        let answers = publisher.publish_all(&batch, WITHIN).await;
+        assert_eq!((&answers[0], &answers[3]), (&Some(Ok(())), &Some(Ok(()))));
+        for refused in [1, 2] {
+            let reason = fails_as(&answers[refused], PublishErrorKind::TopicUnavailable);
+            assert!(reason.contains("TopicAuthorizationFailed"), "{reason}");
+        }
+    }
+    give_right(&seen, Right::Write).await;
+    forget_rights(&hidden).await;
+    let deadline = Instant::now() + WITHIN;
+    // The client asks again for a topic that it could not see, after a while.
+    while publisher.publish_all(&batch, WITHIN).await != vec![Some(Ok(())); 4] {
+        assert!(Instant::now() < deadline, "the rights are not used");
+    }
+    forget_rights(&seen).await;
+    delete_topics(&[there, seen, hidden]).await;
 }
 
 #[tokio::test]

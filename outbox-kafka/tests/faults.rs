@@ -143,25 +143,6 @@ async fn too_few_replicas_are_the_topics_trouble() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_the_topics_trouble() {
-    let cluster = cluster();
-    let (there, secret) = (new_topic(), new_topic());
-    cluster.create_topic(&there, 1, 1).expect("a topic");
-    cluster.create_topic(&secret, 1, 1).expect("a topic");
-    let publisher = publisher(&cluster.bootstrap_servers());
-    let batch = [message(&secret, "1"), message(&there, "2")];
-    let answers = publisher.publish_all(&batch, WITHIN).await;
-    assert_eq!(answers, [Some(Ok(())), Some(Ok(()))]);
-    cluster.request_errors(
-        RDKafkaApiKey::Produce,
-        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED],
-    );
-    let answers = publisher.publish_all(&batch[..1], WITHIN).await;
-    let reason = fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
-    assert!(reason.contains("TopicAuthorizationFailed"), "{reason}");
-}
-
-#[tokio::test]
 async fn a_lost_producer_is_an_outage_and_is_replaced() {
     let cluster = cluster();
     let topic = new_topic();

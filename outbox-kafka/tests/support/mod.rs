@@ -4,6 +4,8 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod rights;
+
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
