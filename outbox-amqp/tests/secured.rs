@@ -5,27 +5,18 @@
 
 mod support;
 
-use std::time::Duration;
-
 use outbox_amqp::{AmqpConfig, AmqpPublisher, OwnedIdentity, OwnedTLSConfig};
-use outbox_conformance::publisher::refusal;
-use outbox_conformance::secured::{Secret, certificate};
-use outbox_core::{Message, PublishErrorKind, PublisherExt};
+use outbox_conformance::address;
+use outbox_conformance::secured::{Secret, certificate, delivers, is_refused};
 use support::{Server, new_name, rabbitmqctl, url};
 use tracing::Level;
-
-const WITHIN: Duration = Duration::from_secs(30);
 
 /// At TRACE the client prints each frame, and so what it logs in with; the crate's `README.md` says so.
 const LOGGED: Level = Level::DEBUG;
 
 /// The address of the secured listener, for a user.
 fn secured(user: &str, password: &str) -> String {
-    let url = std::env::var("OUTBOX_TEST_RABBITMQ_TLS_URL").unwrap_or_else(|_| {
-        panic!(
-            "OUTBOX_TEST_RABBITMQ_TLS_URL is not set: run `eval \"$(scripts/services env)\"` first"
-        )
-    });
+    let url = address("OUTBOX_TEST_RABBITMQ_TLS_URL");
     url.replace("guest:guest", &format!("{user}:{password}"))
 }
 
@@ -43,30 +34,6 @@ fn publisher(authority: &str, user: &str, password: &str) -> AmqpPublisher {
     AmqpPublisher::new(config).unwrap()
 }
 
-fn batch(queue: &str) -> Vec<Message> {
-    (0..3)
-        .map(|n| Message::to(queue).key("k").bytes(n.to_string()).unwrap())
-        .collect()
-}
-
-async fn delivers(publisher: &AmqpPublisher, queue: &str) {
-    for answer in publisher.publish_all(&batch(queue), WITHIN).await {
-        assert_eq!(answer, Some(Ok(())));
-    }
-}
-
-/// Every message is an outage, which says this and not the secret.
-async fn is_refused(publisher: &AmqpPublisher, queue: &str, said: &str, secret: &Secret) {
-    for answer in publisher.publish_all(&batch(queue), WITHIN).await {
-        let (kind, reason) = refusal(&answer);
-        assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
-        assert!(reason.contains(said), "{reason}");
-        secret.is_not_in(&format!("{answer:?} {reason}"));
-    }
-    secret.is_not_in(&format!("{publisher:?}"));
-    secret.was_not_logged_at(LOGGED);
-}
-
 #[tokio::test]
 async fn messages_are_delivered_to_a_broker_that_proves_who_it_is() {
     let (queue, secret) = (new_name(), Secret::new());
@@ -78,6 +45,7 @@ async fn messages_are_delivered_to_a_broker_that_proves_who_it_is() {
 
     let stranger = publisher("other-ca.pem", "guest", secret.password());
     is_refused(&stranger, &queue, "invalid peer certificate", &secret).await;
+    secret.was_not_logged_at(LOGGED);
     assert_eq!(server.count(&queue).await, 3);
     server.delete_queue(&queue).await;
     server.close().await;

@@ -9,19 +9,18 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use outbox_conformance::secured::{Secret, certificate};
-use outbox_core::{Message, PublishErrorKind, PublisherExt, Uuid};
+use outbox_conformance::address;
+use outbox_conformance::secured::{Secret, batch, certificate, is_refused};
+use outbox_core::{PublisherExt, Uuid};
 use outbox_kafka::KafkaPublisher;
 use rdkafka::ClientConfig;
-use support::{PATIENCE, create_topic, delete_topics, fails_as, new_topic, read, servers};
+use support::{PATIENCE, create_topic, delete_topics, new_topic, read, servers};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The address of the secured listener.
 fn secured() -> String {
-    std::env::var("OUTBOX_TEST_KAFKA_TLS").unwrap_or_else(|_| {
-        panic!("OUTBOX_TEST_KAFKA_TLS is not set: run `eval \"$(scripts/services env)\"` first")
-    })
+    address("OUTBOX_TEST_KAFKA_TLS")
 }
 
 /// Logs in to whom `authority` has certified.
@@ -41,12 +40,6 @@ fn login(authority: &str, mechanism: &str, user: &str, password: &str) -> Client
     config
 }
 
-fn batch(topic: &str) -> Vec<Message> {
-    (0..3)
-        .map(|n| Message::to(topic).key("k").bytes(n.to_string()).unwrap())
-        .collect()
-}
-
 /// Tries as the relay does: what was mended is used once the client connects again.
 async fn delivers(publisher: &KafkaPublisher, topic: &str) {
     let deadline = Instant::now() + PATIENCE;
@@ -57,16 +50,6 @@ async fn delivers(publisher: &KafkaPublisher, topic: &str) {
         }
         assert!(Instant::now() < deadline, "{answers:?}");
     }
-}
-
-/// Every message is an outage, which says this. Gives back all that is shown.
-async fn is_refused(publisher: &KafkaPublisher, topic: &str, said: &str) -> String {
-    let answers = publisher.publish_all(&batch(topic), WITHIN).await;
-    for answer in &answers {
-        let reason = fails_as(answer, PublishErrorKind::BrokerUnavailable);
-        assert!(reason.contains(said), "{reason}");
-    }
-    format!("{publisher:?} {answers:?}")
 }
 
 #[tokio::test]
@@ -86,7 +69,7 @@ async fn messages_are_delivered_to_a_broker_that_proves_who_it_is() {
     ] {
         let wrong = login(authority, "PLAIN", "outbox", password);
         let publisher = KafkaPublisher::new(wrong).unwrap();
-        secret.is_not_in(&is_refused(&publisher, &topic, said).await);
+        is_refused(&publisher, &topic, said, &secret).await;
     }
     secret.was_not_logged();
     assert_eq!(read(&topic).await, delivered);
@@ -97,10 +80,10 @@ async fn messages_are_delivered_to_a_broker_that_proves_who_it_is() {
 async fn a_login_that_is_refused_is_an_outage_until_there_is_such_a_user() {
     let topic = new_topic();
     create_topic(&topic, 1, &[]).await;
-    let user = format!("test-{}", Uuid::now_v7().simple());
+    let (user, secret) = (format!("test-{}", Uuid::now_v7().simple()), Secret::new());
     let config = login("ca.pem", "SCRAM-SHA-256", &user, PASSWORD);
     let publisher = KafkaPublisher::new(config).unwrap();
-    is_refused(&publisher, &topic, "Authentication failed").await;
+    is_refused(&publisher, &topic, "Authentication failed", &secret).await;
     alter_users(&[], &[&user]);
     delivers(&publisher, &topic).await;
     assert!(read(&topic).await.len() >= 3);

@@ -7,14 +7,10 @@ mod support;
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions};
-use outbox_conformance::publisher::refusal;
-use outbox_conformance::secured::{Secret, certificate};
-use outbox_core::{Message, PublishErrorKind, PublisherExt};
+use outbox_conformance::secured::{self, Secret, certificate};
 use outbox_nats::{NatsConfig, NatsPublisher};
 use support::server::Server;
-use support::{PATIENCE, create, message, new_subject, payloads, stream};
-
-const WITHIN: Duration = Duration::from_secs(30);
+use support::{PATIENCE, create, new_subject, payloads, stream};
 
 /// A configuration with one user, `app`, and a certificate. `more` goes with the certificate.
 fn config(certificate_name: &str, password: &str, more: &str) -> String {
@@ -43,21 +39,13 @@ async fn publisher(server: &Server, options: ConnectOptions) -> (Client, NatsPub
     (client, publisher)
 }
 
-fn batch(subject: &str) -> Vec<Message> {
-    (0..3)
-        .map(|n| message(subject, "k", n.to_string()))
-        .collect()
-}
-
 /// As soon as the client is connected.
 async fn delivers(client: &Client, publisher: &NatsPublisher) {
     let connected = async { client.flush().await.unwrap() };
     tokio::time::timeout(PATIENCE, connected).await.unwrap();
     let subject = new_subject();
     create(client, stream(&subject)).await;
-    for answer in publisher.publish_all(&batch(&subject), WITHIN).await {
-        assert_eq!(answer, Some(Ok(())));
-    }
+    secured::delivers(publisher, &subject).await;
     assert_eq!(payloads(client, &subject).await, ["0", "1", "2"]);
 }
 
@@ -74,12 +62,8 @@ async fn is_refused(
     secret.is_not_in(&format!("{error:?} {error}"));
 
     let (client, publisher) = publisher(server, options()).await;
-    for answer in publisher.publish_all(&batch("t"), WITHIN).await {
-        let (kind, reason) = refusal(&answer);
-        assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
-        assert_eq!(reason, "there is no connection to the server yet");
-    }
-    secret.is_not_in(&format!("{publisher:?}"));
+    let said = "there is no connection to the server yet";
+    secured::is_refused(&publisher, "t", said, secret).await;
     secret.was_not_logged();
     (client, publisher)
 }

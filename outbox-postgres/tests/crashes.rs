@@ -8,7 +8,7 @@
 mod support;
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox_core::{Claim, Outcome, PublishError, Store};
 use outbox_postgres::PostgresStore;
@@ -17,12 +17,15 @@ use support::store::{
     Db, contents, deliver, deliver_some, limits, message, of_key, on_both_servers,
 };
 use support::until;
+use uuid::Uuid;
 
 /// What a relay is told unless it is told otherwise.
 const LIMIT: u32 = 3;
 /// With batches of a thousand: one unclean end that nobody expects, and one that finds the message among
 /// at most 32.
 const FINDING: usize = 2;
+/// Many processes start and end; a test that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A relay whose process can end.
 struct Process<'a> {
@@ -34,7 +37,7 @@ struct Process<'a> {
 impl<'a> Process<'a> {
     async fn start(db: &'a Db) -> Self {
         // Short, since it comes last in the name of its sessions, which is cut off at 63 bytes.
-        let name = format!("p{:08x}", fastrand::u32(..));
+        let name = format!("p{}", &Uuid::now_v7().simple().to_string()[24..]);
         let options = (*db.pool.connect_options()).clone();
         let pool = PgPool::connect_lazy_with(options.application_name(&name));
         let store = db.outbox.store(&pool);
@@ -87,7 +90,12 @@ async fn claim(store: &PostgresStore) -> Box<dyn Claim> {
 async fn deliver_around(db: &Db, workers: usize, poison: &str) -> (Vec<(String, String)>, usize) {
     let (mut delivered, mut deaths) = (Vec::new(), 0);
     let mut process = Process::start(db).await;
+    let start = Instant::now();
     loop {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{deaths} processes ended, and it is not over"
+        );
         let mut claims = Vec::new();
         for _ in 0..workers {
             claims.extend(process.store.claim(&limits(1000)).await.unwrap());
@@ -210,12 +218,15 @@ on_both_servers! {
                 db.enqueue(&format!("k{key}"), &number.to_string()).await;
             }
         }
+        let mut random = fastrand::Rng::with_seed(26);
+        let start = Instant::now();
         let mut process = Process::start(&db).await;
         let mut alone: HashMap<(String, String), u32> = HashMap::new();
         let (mut delivered, mut deaths, mut blamed) = (0, 0, 0);
         while delivered < 150 {
+            assert!(start.elapsed() < PATIENCE, "{delivered} delivered, {deaths} processes ended");
             let mut claims: Vec<Box<dyn Claim>> = Vec::new();
-            for _ in 0..fastrand::usize(1..=3) {
+            for _ in 0..random.usize(1..=3) {
                 claims.extend(process.store.claim(&limits(20)).await.unwrap());
             }
             let held: Vec<_> = claims.iter().map(|claim| contents(&**claim)).collect();
@@ -226,7 +237,7 @@ on_both_servers! {
                     blamed = blamed.max(claimed.crashes);
                 }
             }
-            if deaths < 60 && fastrand::bool() {
+            if deaths < 60 && random.bool() {
                 if let [[message]] = &held.iter().map(Vec::as_slice).collect::<Vec<_>>()[..] {
                     *alone.entry(message.clone()).or_default() += 1;
                 }

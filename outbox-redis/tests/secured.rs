@@ -4,16 +4,10 @@
 
 mod support;
 
-use std::time::Duration;
-
-use outbox_conformance::publisher::refusal;
-use outbox_conformance::secured::{Secret, certificate};
-use outbox_core::{Message, PublishErrorKind, PublisherExt};
+use outbox_conformance::secured::{self, Secret, certificate};
 use outbox_redis::{Client, ClientTlsConfig, RedisConfig, RedisPublisher, TlsCertificates};
 use support::server::{Server, free_port};
-use support::{ask, connection, message, payloads};
-
-const WITHIN: Duration = Duration::from_secs(30);
+use support::{ask, connection, payloads};
 
 /// A server with one user, `app`, who may add to streams.
 struct Secured {
@@ -95,25 +89,12 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(certificate(name)).unwrap()
 }
 
-fn batch() -> Vec<Message> {
-    (0..3).map(|n| message("t", "k", n.to_string())).collect()
-}
-
 async fn delivers(publisher: &RedisPublisher) {
-    for answer in publisher.publish_all(&batch(), WITHIN).await {
-        assert_eq!(answer, Some(Ok(())));
-    }
+    secured::delivers(publisher, "t").await;
 }
 
-/// Every message is an outage, which says this and not the secret.
 async fn is_refused(publisher: &RedisPublisher, said: &str, secret: &Secret) {
-    for answer in publisher.publish_all(&batch(), WITHIN).await {
-        let (kind, reason) = refusal(&answer);
-        assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
-        assert!(reason.contains(said), "{reason}");
-        secret.is_not_in(&format!("{answer:?} {reason}"));
-    }
-    secret.is_not_in(&format!("{publisher:?}"));
+    secured::is_refused(publisher, "t", said, secret).await;
     secret.was_not_logged();
 }
 

@@ -16,6 +16,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use outbox_conformance::address;
 use outbox_core::Uuid;
 
 /// How long the server has for anything.
@@ -44,12 +45,6 @@ pub(crate) fn url() -> String {
 /// The address of the server that one test at a time may break.
 pub(crate) fn faults_url() -> String {
     address("OUTBOX_TEST_RABBITMQ_FAULTS_URL")
-}
-
-fn address(variable: &str) -> String {
-    std::env::var(variable).unwrap_or_else(|_| {
-        panic!("{variable} is not set: run `eval \"$(scripts/services env)\"` first")
-    })
 }
 
 /// Runs rabbitmqctl against a node.

@@ -9,6 +9,7 @@ pub(crate) mod rights;
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use outbox_conformance::address;
 use outbox_conformance::publisher::refusal;
 use outbox_core::{PublishError, PublishErrorKind, Uuid};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -50,9 +51,7 @@ pub(crate) fn within(limit: Duration, start: Instant) {
 
 /// The address of the real server.
 pub(crate) fn servers() -> String {
-    std::env::var("OUTBOX_TEST_KAFKA").unwrap_or_else(|_| {
-        panic!("OUTBOX_TEST_KAFKA is not set: run `eval \"$(scripts/services env)\"` first")
-    })
+    address("OUTBOX_TEST_KAFKA")
 }
 
 /// A configuration for the real server.

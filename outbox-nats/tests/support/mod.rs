@@ -14,6 +14,7 @@ use async_nats::jetstream::stream::Config;
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, HeaderMap};
 use futures_util::StreamExt;
+use outbox_conformance::address;
 use outbox_core::{Message, Uuid};
 
 /// How long the server has for anything.
@@ -29,9 +30,7 @@ pub(crate) struct Record {
 
 /// The address of the real server.
 pub(crate) fn url() -> String {
-    std::env::var("OUTBOX_TEST_NATS_URL").unwrap_or_else(|_| {
-        panic!("OUTBOX_TEST_NATS_URL is not set: run `eval \"$(scripts/services env)\"` first")
-    })
+    address("OUTBOX_TEST_NATS_URL")
 }
 
 pub(crate) async fn connect(url: &str) -> Client {

@@ -59,9 +59,14 @@ impl Server {
 
     /// Waits until it has gone away.
     pub(crate) fn wait_for_end(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.wait().expect("its end");
+        let deadline = Instant::now() + PATIENCE;
+        let process = self.process.as_mut().expect("a running server");
+        while process.try_wait().expect("its state").is_none() {
+            assert!(Instant::now() < deadline, "the server does not end");
+            // wait: its connections are closed first
+            std::thread::sleep(Duration::from_millis(10));
         }
+        self.process = None;
     }
 
     /// Starts it on the same port, with what it has stored.

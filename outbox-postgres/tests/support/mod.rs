@@ -5,11 +5,11 @@
 
 pub(crate) mod store;
 
-use std::env;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use outbox_conformance::address;
 use outbox_postgres::Outbox;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
@@ -52,15 +52,9 @@ impl Fixture {
     }
 }
 
-/// The value of one of the variables that name the test servers.
-pub(crate) fn server_url(variable: &str) -> String {
-    env::var(variable)
-        .unwrap_or_else(|_| panic!("{variable} is not set: run `eval \"$(scripts/services env)\"`"))
-}
-
 /// An outbox that no other test uses, before its migration.
 pub(crate) async fn new_fixture(variable: &str) -> Fixture {
-    let url = server_url(variable);
+    let url = address(variable);
     Fixture {
         outbox: Outbox::in_schema(format!("test_{}", Uuid::now_v7().simple())).unwrap(),
         pool: PgPoolOptions::new()

@@ -7,7 +7,7 @@ use outbox_postgres::Outbox;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, PgPool, Row};
 
-use super::Fixture;
+use super::{Fixture, until};
 
 /// Long enough for a busy machine; a test that reaches it has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -67,6 +67,19 @@ impl Db {
 
     pub(crate) async fn connection(&self) -> PgConnection {
         self.pool.connect_options().connect().await.unwrap()
+    }
+
+    /// Waits until the server has ended a session, by a timeout of its own.
+    pub(crate) async fn is_ended(&self, mut session: PgConnection) {
+        let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(&mut session)
+            .await
+            .unwrap();
+        let there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        until("the server ends the session", async || {
+            self.number(&there).await == 0
+        })
+        .await;
     }
 
     /// Runs statements, with the schema's name in place of `{schema}`.

@@ -10,6 +10,7 @@ pub(crate) mod server;
 
 use std::time::{Duration, Instant};
 
+use outbox_conformance::address;
 use outbox_core::{Message, Uuid};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
@@ -27,9 +28,7 @@ pub(crate) fn shared() -> Client {
 
 /// The address of the shared server.
 pub(crate) fn shared_url() -> String {
-    std::env::var("OUTBOX_TEST_REDIS_URL").unwrap_or_else(|_| {
-        panic!("OUTBOX_TEST_REDIS_URL is not set: run `eval \"$(scripts/services env)\"` first")
-    })
+    address("OUTBOX_TEST_REDIS_URL")
 }
 
 /// A topic that nobody else uses.

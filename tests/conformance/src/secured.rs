@@ -4,11 +4,18 @@
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
-use outbox_core::Uuid;
+use outbox_core::{Message, PublishErrorKind, Publisher, PublisherExt as _, Uuid};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::address;
+use crate::publisher::refusal;
+
+/// How long a publisher has for a few messages.
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// The path of a certificate or of its key. `ca.pem` has signed `server.pem` and `client.pem`, which the
 /// servers trust; `other-ca.pem` has signed `other-server.pem`. Keys end in `.key`.
@@ -17,10 +24,51 @@ use tracing::{Event, Level, Metadata, Subscriber};
 ///
 /// When nothing says where they are.
 pub fn certificate(name: &str) -> PathBuf {
-    let folder = std::env::var("OUTBOX_TEST_CERTIFICATES").unwrap_or_else(|_| {
-        panic!("OUTBOX_TEST_CERTIFICATES is not set: run `eval \"$(scripts/services env)\"` first")
-    });
-    PathBuf::from(folder).join(name)
+    PathBuf::from(address("OUTBOX_TEST_CERTIFICATES")).join(name)
+}
+
+/// A few messages of one key to a topic.
+///
+/// # Panics
+///
+/// When the topic is too long.
+pub fn batch(topic: &str) -> Vec<Message> {
+    (0..3)
+        .map(|n| Message::to(topic).key("k").bytes(n.to_string()))
+        .collect::<Result<_, _>>()
+        .expect("a topic that is not too long")
+}
+
+/// The [`batch`] is delivered.
+///
+/// # Panics
+///
+/// When it is not.
+pub async fn delivers(publisher: &impl Publisher, topic: &str) {
+    for answer in publisher.publish_all(&batch(topic), WITHIN).await {
+        assert_eq!(answer, Some(Ok(())));
+    }
+}
+
+/// Every message of the [`batch`] is an outage, which says this; neither that nor the publisher tells the
+/// secret.
+///
+/// # Panics
+///
+/// When it is otherwise.
+pub async fn is_refused(
+    publisher: &(impl Publisher + fmt::Debug),
+    topic: &str,
+    said: &str,
+    secret: &Secret,
+) {
+    for answer in publisher.publish_all(&batch(topic), WITHIN).await {
+        let (kind, reason) = refusal(&answer);
+        assert_eq!(kind, PublishErrorKind::BrokerUnavailable, "{reason}");
+        assert!(reason.contains(said), "{reason}");
+        secret.is_not_in(&format!("{answer:?} {reason}"));
+    }
+    secret.is_not_in(&format!("{publisher:?}"));
 }
 
 /// A password that is in nothing else, and everything that this process logs from when it was made.

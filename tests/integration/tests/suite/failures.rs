@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
+use outbox_conformance::address;
 use outbox_core::Message;
 use outbox_core::admin::DeadFilter;
 
 use crate::support::kafka::{BROKER, Kafka};
 use crate::support::relay::Relay;
 use crate::support::scene::{Scene, Servers, play};
-use crate::support::{address, until};
+use crate::support::until;
 
 const STOP: Duration = Duration::from_secs(20);
-
-async fn enqueue(scene: &Scene, messages: &[Message]) {
-    let mut conn = scene.pool.acquire().await.unwrap();
-    scene.outbox.enqueue_all(&mut conn, messages).await.unwrap();
-}
 
 /// The message ids in a topic, in order for one key.
 async fn ids(scene: &Scene, topic: &str) -> Vec<uuid::Uuid> {
@@ -40,7 +36,7 @@ async fn only_the_keys_of_a_missing_topic_wait_and_they_go_on_when_it_is_there()
         let behind = scene.message("waits-0", 21);
         messages.push(behind.clone());
         let relay = Relay::start(scene, &[]);
-        enqueue(scene, &messages).await;
+        scene.enqueue(&messages).await;
 
         scene.arrived(200).await;
         let counts = async || scene.outbox.counts(&scene.pool).await.unwrap();
@@ -84,7 +80,7 @@ async fn what_kafka_cannot_carry_is_dead_at_once_with_the_reason_and_its_key_goe
         let around = [1, 2, 3].map(|n| scene.message("key", n));
         let relay = Relay::start(scene, &[]);
         let all = [&around[0], &too_large, &around[1], &bad_name, &around[2]];
-        enqueue(scene, &all.map(Clone::clone)).await;
+        scene.enqueue(&all.map(Clone::clone)).await;
         scene.arrived(3).await;
         scene.settled().await;
         relay.stop(STOP).await;
@@ -130,7 +126,7 @@ async fn a_halted_key_waits_for_a_person_and_goes_on_after_a_replay_or_a_discard
         let keys = ["replayed", "discarded"];
         let messages = keys.map(|key| [10, 5_000, 20, 30].map(|bytes| message(key, bytes)));
         let relay = Relay::start(scene, &["on_dead=halt_key"]);
-        enqueue(scene, messages.as_flattened()).await;
+        scene.enqueue(messages.as_flattened()).await;
 
         let counts = async || scene.outbox.counts(&scene.pool).await.unwrap();
         until("both keys are halted", async || {
@@ -143,7 +139,9 @@ async fn a_halted_key_waits_for_a_person_and_goes_on_after_a_replay_or_a_discard
         // What comes later waits too, and others are not held up by it.
         let later = keys.map(|key| message(key, 40));
         let other = message("other", 50);
-        enqueue(scene, &[later[0].clone(), later[1].clone(), other.clone()]).await;
+        scene
+            .enqueue(&[later[0].clone(), later[1].clone(), other.clone()])
+            .await;
         until("the later ones are parked", async || {
             counts().await.parked == 6
         })

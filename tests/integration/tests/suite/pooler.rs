@@ -21,19 +21,10 @@ const EACH: i64 = 100;
 
 /// Writes its messages one transaction each, as an application behind the pooler does.
 async fn produce(scene: &Scene, pool: &PgPool, key: &str) {
-    let outbox = scene.outbox.clone().without_prepared_statements();
     for n in 1..=EACH {
         let message = scene.message(key, n);
         let mut tx = pool.begin().await.unwrap();
-        sqlx::query(scene.sql("INSERT INTO {schema}.business (key, n, id) VALUES ($1, $2, $3)"))
-            .bind(key)
-            .bind(n)
-            .bind(message.id())
-            .persistent(false)
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        outbox.enqueue(&mut tx, &message).await.unwrap();
+        scene.write(&mut tx, key, n, &message).await.unwrap();
         tx.commit().await.unwrap();
     }
 }
@@ -60,7 +51,7 @@ async fn through_a_transaction_pooler_everything_works_and_nothing_is_left_in_it
             .connect(&scene.url)
             .await
             .unwrap();
-        let outbox = scene.outbox.clone().without_prepared_statements();
+        let outbox = &scene.outbox;
         outbox.migrate(&pool).await.unwrap();
 
         let settings = ["pooled=true", "batch=50"];

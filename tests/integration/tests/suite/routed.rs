@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use outbox_conformance::address;
 use outbox_core::Message;
 use uuid::Uuid;
 
 use crate::support::broker::{Broker, Record};
 use crate::support::relay::Relay;
 use crate::support::scene::{Scene, Servers, play};
-use crate::support::{address, nats, redis, until};
+use crate::support::{nats, redis, until};
 
 const STOP: Duration = Duration::from_secs(20);
 const KEYS: i64 = 10;
@@ -42,12 +43,7 @@ impl Topics<'_> {
 
 async fn enqueue(scene: &Scene, messages: &[(&str, Message)]) {
     let messages: Vec<Message> = messages.iter().map(|(_, it)| it.clone()).collect();
-    let mut conn = scene.pool.acquire().await.unwrap();
-    scene
-        .outbox
-        .enqueue_all(&mut conn, &messages)
-        .await
-        .unwrap();
+    scene.enqueue(&messages).await;
 }
 
 /// The ids of a key's messages in the order of their first copies.

@@ -72,7 +72,7 @@ pub(crate) async fn unordered_lets_no_message_wait_for_another(broker: &Install)
         ("second is refused", &[1, 3]),
     ];
     play(broker, Servers::Steady, async |scene| {
-        enqueue(scene, &three_keys(scene)).await;
+        scene.enqueue(&three_keys(scene)).await;
         let relay = Relay::start(scene, &["order=unordered", "on_dead=halt_key"]);
         scene.settled().await;
         relay.stop(STOP).await;
@@ -86,13 +86,13 @@ pub(crate) async fn unordered_lets_no_message_wait_for_another(broker: &Install)
 /// A key goes on after a dead message.
 async fn continues(broker: &Install, order: &str, expected: [Expected; 3]) {
     play(broker, Servers::Steady, async |scene| {
-        enqueue(scene, &three_keys(scene)).await;
+        scene.enqueue(&three_keys(scene)).await;
         let settings = [&[order, "on_dead=continue"], broker.too_large.1].concat();
         let relay = Relay::start(scene, &settings);
         scene.settled().await;
         assert_copies(broker, scene, &expected).await;
 
-        enqueue(scene, &second_too_large(broker, scene)).await;
+        scene.enqueue(&second_too_large(broker, scene)).await;
         scene.settled().await;
         relay.stop(STOP).await;
         assert_eq!(without_repeats(&copies(scene, "large").await), [1, 3]);
@@ -128,7 +128,7 @@ async fn halts(broker: &Install, order: &str, expected: Halted) {
                 scene.message(key, 3),
             ]
         });
-        enqueue(scene, messages.as_flattened()).await;
+        scene.enqueue(messages.as_flattened()).await;
         let settings = [&[order, "on_dead=halt_key"], broker.too_large.1].concat();
         let relay = Relay::start(scene, &settings);
         let halted = async |keys: u64, parked: u64| {
@@ -141,8 +141,8 @@ async fn halts(broker: &Install, order: &str, expected: Halted) {
         halted(2, 2).await;
         // What comes later waits too, and others do not.
         let later = keys.map(|key| scene.message(key, 4));
-        enqueue(scene, &later).await;
-        enqueue(scene, &[scene.message("other", 1)]).await;
+        scene.enqueue(&later).await;
+        scene.enqueue(&[scene.message("other", 1)]).await;
         halted(2, 4).await;
         let meanwhile: [Expected; 3] = [
             (keys[0], expected.meanwhile),
@@ -162,7 +162,7 @@ async fn halts(broker: &Install, order: &str, expected: Halted) {
         assert_copies(broker, scene, &decided).await;
 
         let large = second_too_large(broker, scene);
-        enqueue(scene, &large).await;
+        scene.enqueue(&large).await;
         halted(1, 1).await;
         let meanwhile = without_repeats(&copies(scene, "large").await);
         assert_eq!(meanwhile, expected.large_meanwhile);
@@ -173,11 +173,6 @@ async fn halts(broker: &Install, order: &str, expected: Halted) {
         assert_eq!(without_repeats(&copies(scene, "large").await), [1, 3]);
     })
     .await;
-}
-
-async fn enqueue(scene: &Scene, messages: &[Message]) {
-    let mut conn = scene.pool.acquire().await.unwrap();
-    scene.outbox.enqueue_all(&mut conn, messages).await.unwrap();
 }
 
 /// A message that the relay's wrapper answers once, as its header says.

@@ -26,9 +26,3 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     }
     start.elapsed()
 }
-
-/// The value of one of the variables that name the test servers.
-pub(crate) fn address(variable: &str) -> String {
-    std::env::var(variable)
-        .unwrap_or_else(|_| panic!("{variable} is not set: run `eval \"$(scripts/services env)\"`"))
-}

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use outbox_conformance::address;
 use outbox_core::Message;
 use outbox_postgres::Outbox;
 use sqlx::postgres::PgPoolOptions;
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use super::audit::Audit;
 use super::broker::{Broker, Install};
 use super::service::Service;
-use super::{address, until};
+use super::until;
 
 /// No test takes longer; one that hangs must say so.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -94,8 +95,12 @@ impl Scene {
             _ => url,
         };
         let name = format!("test_{}", Uuid::now_v7().simple());
+        let outbox = Outbox::in_schema(&name).expect("a schema");
         let scene = Self {
-            outbox: Outbox::in_schema(&name).expect("a schema"),
+            outbox: match servers {
+                Servers::Pooled => outbox.without_prepared_statements(),
+                _ => outbox,
+            },
             pool,
             url,
             broker,
@@ -178,9 +183,18 @@ impl Scene {
             .bind(key)
             .bind(n)
             .bind(message.id())
+            // Perhaps through a pooler.
+            .persistent(false)
             .execute(&mut *conn)
             .await?;
         self.outbox.enqueue(conn, message).await
+    }
+
+    /// Enqueues and commits messages of which the audit knows nothing.
+    pub(crate) async fn enqueue(&self, messages: &[Message]) {
+        let mut conn = self.pool.acquire().await.expect("a connection");
+        let enqueued = self.outbox.enqueue_all(&mut conn, messages).await;
+        enqueued.expect("messages that are enqueued");
     }
 
     /// Writes and commits messages 1 to `each` of every key, key by key within each number.
