@@ -27,8 +27,7 @@ async fn relays_years_ahead_and_years_behind_deliver_and_try_again_in_time() {
             scene.settled().await;
             let missing = format!("{}.missing-{number}", scene.topic);
             let waits = Message::to(&missing).key("waits").bytes("x").unwrap();
-            let mut conn = scene.pool.acquire().await.unwrap();
-            scene.outbox.enqueue(&mut conn, &waits).await.unwrap();
+            scene.enqueue(&[waits]).await;
             let tries = async || {
                 scene
                     .number("SELECT coalesce(max(parked), 0)::bigint FROM {schema}.blocked")

@@ -67,6 +67,39 @@ async fn a_relay_starts_waits_and_stops_in_time_while_postgres_is_away() {
     .await;
 }
 
+/// A failover: what answers is a standby, which takes no writes, until it is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_waits_while_postgres_takes_no_writes_says_so_once_and_goes_on() {
+    play(&BROKER, Servers::FaultyPostgres, async |scene| {
+        let relay = Relay::start(scene, &["batch=200"]);
+        let failover = async {
+            scene.arrived(500).await;
+            scene.service().restart_as_standby().await;
+            let start = Instant::now();
+            until("the relay has tried and tried again", async || {
+                // Its back-off is a second at the longest.
+                relay.has_logged("the store fails") && start.elapsed() > Duration::from_secs(2)
+            })
+            .await;
+            let standby = scene
+                .number("SELECT pg_is_in_recovery()::int::bigint")
+                .await;
+            assert_eq!(standby, 1);
+            scene.execute("SELECT pg_promote()").await;
+        };
+        join!(produce(scene, 50, 2_000), failover);
+        scene.settled().await;
+        assert_eq!(relay.times_logged("the store fails"), 1);
+        assert_eq!(relay.times_logged("the store works again"), 1);
+        relay.stop(STOP).await;
+        let audit = scene.audit().await;
+        assert_eq!(audit.committed, 2_000);
+        audit.assert_sound();
+        assert_eq!(scene.failures_seen().await, 0);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleeping_relay_that_loses_every_session_finds_messages_and_sleeps_again() {
     play(&BROKER, Servers::Steady, async |scene| {

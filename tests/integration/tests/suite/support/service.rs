@@ -21,15 +21,14 @@ impl Service {
             run("start", name);
             let file = File::create(folder().join(name).join("tests.lock")).expect("a lock file");
             file.lock().expect("a lock");
+            // Whoever had it before may have been killed before it put it back.
+            put_back(name);
             file
         });
-        let service = Self {
+        Self {
             name,
             _lock: lock.await.expect("the lock"),
-        };
-        // Whoever had it before may have been killed before it put it back.
-        service.start().await;
-        service
+        }
     }
 
     pub(crate) async fn start(&self) {
@@ -47,6 +46,13 @@ impl Service {
     /// A crash: no shutdown, no flush.
     pub(crate) async fn kill(&self) {
         self.run("kill").await;
+    }
+
+    /// A Postgres comes back as a standby, which takes no writes until it is promoted.
+    pub(crate) async fn restart_as_standby(&self) {
+        self.stop().await;
+        std::fs::write(standby_signal(self.name), "").expect("a file in its data");
+        self.start().await;
     }
 
     /// It keeps its connections and answers nothing.
@@ -76,8 +82,19 @@ impl Drop for Service {
         if let Some(pid) = self.pid() {
             signal(pid, "CONT");
         }
-        run("start", self.name);
+        put_back(self.name);
     }
+}
+
+/// The file that makes a standby of a Postgres when it starts; the server removes it when it is promoted.
+fn standby_signal(name: &str) -> PathBuf {
+    folder().join(name).join("data/standby.signal")
+}
+
+/// Has it up and, a Postgres, take writes.
+fn put_back(name: &str) {
+    let was_standby = std::fs::remove_file(standby_signal(name)).is_ok();
+    run(if was_standby { "restart" } else { "start" }, name);
 }
 
 fn script() -> PathBuf {
