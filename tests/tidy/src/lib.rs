@@ -2,13 +2,14 @@
 //!
 //! [`cargo`] tells what depends on what, [`files`] what the repository holds, [`rules`] looks at the
 //! text of one file, pure, with tests of its own, and so does [`evidence`] at the tests that a document
-//! names. The rules themselves are the tests in `tests/`:
+//! names, and [`mutants`] at the list that `bin/mutants.rs` tries. The rules themselves are the tests in `tests/`:
 //! one a rule, named after it. A rule has no list of exceptions beside it; where something is
 //! allowed, the rule says how the place itself shows that.
 
 pub mod cargo;
 pub mod evidence;
 pub mod files;
+pub mod mutants;
 pub mod rules;
 
 /// Fails with the rule, the reason and every place that breaks it.
