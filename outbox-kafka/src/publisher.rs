@@ -446,6 +446,10 @@ impl Producer {
                      larger than the topic's max.message.bytes: {code}"
                 )
             }
+            RDKafkaErrorCode::InvalidTimestamp => format!(
+                "this host's clock is outside of what the topic takes (message.timestamp.before.max.ms \
+                 and message.timestamp.after.max.ms): {code}"
+            ),
             code => match (classify(code), self.fatal_error()) {
                 (PublishErrorKind::BrokerUnavailable, Some(fatal)) => {
                     format!("{code}, the producer starts anew after: {fatal}")

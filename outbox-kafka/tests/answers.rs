@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_kafka::KafkaPublisher;
+use rdkafka::error::RDKafkaErrorCode;
 use support::rights::{Right, forget_rights, give_right, give_right_to};
-use support::{config, create_topic, delete_topics, fails_as, new_topic, read, within};
+use support::{
+    config, create_topic, delete_topics, fails_as, new_topic, produce_ahead, read, set_on_topic,
+    within,
+};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -297,8 +301,31 @@ async fn a_clock_that_the_topic_does_not_accept_kills_no_message() {
     let batch = [message(&topic, "k", "1")];
     let answers = publisher.publish_all(&batch, WITHIN).await;
     let reason = fails_as(&answers[0], PublishErrorKind::TopicUnavailable);
+    assert!(reason.contains("this host's clock"), "{reason}");
     assert!(reason.contains("InvalidTimestamp"), "{reason}");
+    set_on_topic(&topic, "message.timestamp.before.max.ms", "3600000").await;
+    let deadline = Instant::now() + WITHIN;
+    while publisher.publish_all(&batch, WITHIN).await != [Some(Ok(()))] {
+        assert!(Instant::now() < deadline, "the topic still refuses it");
+    }
     delete_topics(&[topic]).await;
+}
+
+/// What the clock of a relay's host may be. The publisher leaves the stamp to the client, which takes the
+/// host's clock; here it is written by hand, since librdkafka does not run under a clock that is faked.
+#[tokio::test]
+async fn the_server_takes_what_is_stamped_up_to_an_hour_ahead_unless_it_stamps_it_itself() {
+    const HOUR: i64 = 3_600_000;
+    let (plain, stamping) = (new_topic(), new_topic());
+    create_topic(&plain, 1, &[]).await;
+    let by_server = [("message.timestamp.type", "LogAppendTime")];
+    create_topic(&stamping, 1, &by_server).await;
+    let refused = Err(RDKafkaErrorCode::InvalidTimestamp);
+    assert_eq!(produce_ahead(&plain, 2 * HOUR).await, refused);
+    assert_eq!(produce_ahead(&plain, HOUR / 2).await, Ok(()));
+    assert_eq!(produce_ahead(&plain, -20 * 365 * 24 * HOUR).await, Ok(()));
+    assert_eq!(produce_ahead(&stamping, 2 * HOUR).await, Ok(()));
+    delete_topics(&[plain, stamping]).await;
 }
 
 #[tokio::test]

@@ -7,16 +7,19 @@
 pub(crate) mod rights;
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use outbox_conformance::address;
 use outbox_conformance::publisher::refusal;
 use outbox_core::{PublishError, PublishErrorKind, Uuid};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers, Message};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 /// How long the server has for anything.
@@ -90,6 +93,35 @@ pub(crate) async fn try_create_topic(
     created
         .into_iter()
         .try_for_each(|result| result.map(drop).map_err(|(_, code)| code))
+}
+
+/// Changes a setting of a topic.
+pub(crate) async fn set_on_topic(topic: &str, name: &str, value: &str) {
+    let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(name, value);
+    // Kept until the answer is there, which nobody would receive otherwise.
+    let admin = admin();
+    let altered = admin
+        .alter_configs([&change], &AdminOptions::new())
+        .await
+        .expect("an answer to a change of a topic");
+    for result in altered {
+        result.expect("a topic is changed");
+    }
+}
+
+/// Writes a record with a timestamp so many milliseconds ahead of this host's clock, with the client alone.
+/// What the server says.
+pub(crate) async fn produce_ahead(topic: &str, millis: i64) -> Result<(), RDKafkaErrorCode> {
+    let client: FutureProducer = config().create().expect("a producer");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = i64::try_from(now.expect("a clock").as_millis()).expect("a time");
+    let record = FutureRecord::<(), [u8]>::to(topic)
+        .payload(b"x".as_slice())
+        .timestamp(now + millis);
+    match client.send(record, PATIENCE).await {
+        Ok(_) => Ok(()),
+        Err((error, _)) => Err(error.rdkafka_error_code().expect("a code")),
+    }
 }
 
 /// Deletes topics, whether they exist or not.
