@@ -8,7 +8,7 @@ mod judge;
 use std::time::Duration;
 
 use outbox_core::Uuid;
-use outbox_core::admin::Finding;
+use outbox_core::admin::{Finding, Severity};
 use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection, PgPool, Row as _};
 use tokio::time::timeout;
@@ -53,7 +53,7 @@ impl Outbox {
         let mut findings = judge::server(&server);
         findings.push(self.pooler(pool).await);
         findings.push(self.durability(pool, &server).await);
-        findings.push(self.snapshots(pool).await);
+        findings.extend(self.snapshots(pool).await);
         findings.push(judge::migrations(
             self.schema(),
             self.missing_migrations(pool).await,
@@ -126,7 +126,7 @@ impl Outbox {
         }
     }
 
-    async fn snapshots(&self, pool: &PgPool) -> Finding {
+    async fn snapshots(&self, pool: &PgPool) -> Vec<Finding> {
         let statement = include_str!("../../sql/doctor_snapshots.sql");
         let holders = self.found(pool, judge::SNAPSHOTS, statement, |row| {
             Ok(SnapshotHolder {
@@ -134,12 +134,18 @@ impl Outbox {
                 name: row.try_get(1)?,
                 transactions: row.try_get(2)?,
                 age: row.try_get::<Option<i64>, _>(3)?.map(micros),
+                elsewhere: row.try_get(4)?,
             })
         });
-        match holders.await {
-            Ok(holders) => judge::snapshots(&holders),
-            Err(unknown) => unknown,
-        }
+        let (elsewhere, here): (Vec<_>, Vec<_>) = match holders.await {
+            Ok(holders) => holders.into_iter().partition(|holder| holder.elsewhere),
+            Err(unknown) => return vec![unknown],
+        };
+        let mut findings = vec![judge::snapshots(&here)];
+        // Of other databases only what is old is worth a word.
+        let elsewhere = judge::snapshots(&elsewhere);
+        findings.extend(Some(elsewhere).filter(|finding| finding.severity != Severity::Fine));
+        findings
     }
 
     async fn rights(&self, pool: &PgPool, role: &str) -> Finding {

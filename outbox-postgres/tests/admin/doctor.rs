@@ -223,11 +223,12 @@ async fn a_snapshot_is_found_with_its_holder(f: Fixture) {
         .connect_with(options.application_name(&name))
         .await
         .unwrap();
-    let mut held = holder
-        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    // Between two statements it has no snapshot, and holds vacuum back by its own id.
+    let mut held = holder.begin().await.unwrap();
+    sqlx::query("SELECT pg_current_xact_id()")
+        .execute(&mut *held)
         .await
         .unwrap();
-    sqlx::query("SELECT 1").execute(&mut *held).await.unwrap();
     let rows: Vec<(String, String)> =
         sqlx::query_as(include_str!("../../sql/doctor_snapshots.sql"))
             .fetch_all(&f.pool)

@@ -183,7 +183,7 @@ fn migrations(missing: Result<Vec<i64>, MigrateError>) -> Finding {
         Ok(missing) => (
             Severity::Problem,
             format!("the migrations {missing:?} are missing"),
-            "call `migrate`",
+            "`outbox migrate` applies them, or `Outbox::migrate`",
         ),
         Err(error) => (
             Severity::Problem,

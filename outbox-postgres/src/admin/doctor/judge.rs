@@ -55,6 +55,8 @@ pub(super) struct SnapshotHolder {
     pub(super) name: String,
     pub(super) transactions: i32,
     pub(super) age: Option<Duration>,
+    /// In another database of the server.
+    pub(super) elsewhere: bool,
 }
 
 pub(super) struct Table {
@@ -247,8 +249,8 @@ pub(super) fn pooler(is_direct: bool) -> Finding {
     } else {
         check.warning(
             "what the connection says at its start does not reach the server: a pooler is in between",
-            "give the relay a direct connection, or tell it of the pooler (`through_pooler`): it then polls \
-             every second",
+            "give the relay a direct connection, or tell it of the pooler (`store.pooler = true`, or \
+             `through_pooler`): it then polls every second",
         )
     }
 }
@@ -323,7 +325,7 @@ pub(super) fn migrations(schema: &str, missing: Result<Vec<i32>, MigrateError>) 
         }
         Ok(missing) => check.problem(
             format!("the schema {schema} lacks the migrations {missing:?}"),
-            "call `migrate`, or run what `migrations_sql` prints",
+            "`outbox migrate` applies them, or `Outbox::migrate`; `outbox migrate --print` shows them",
         ),
         Err(MigrateError::Database(error)) => unknown(check.check, &error),
         Err(error) => check.problem(
@@ -570,6 +572,7 @@ mod tests {
             name: format!("the {kind}"),
             transactions,
             age: seconds.map(Duration::from_secs),
+            elsewhere: false,
         };
         assert_eq!(snapshots(&[]).severity, Severity::Fine);
         let young = [
