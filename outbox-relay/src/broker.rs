@@ -4,13 +4,13 @@
 //! background. So what is refused here is the configuration.
 
 #[cfg(feature = "amqp")]
-mod amqp;
+pub(crate) mod amqp;
 #[cfg(feature = "kafka")]
-mod kafka;
+pub(crate) mod kafka;
 #[cfg(feature = "nats")]
-mod nats;
+pub(crate) mod nats;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 
 use outbox_core::{BrokerLimits, Publisher, Router};
 

@@ -40,6 +40,21 @@ pub(crate) enum Command {
     Migrate(commands::migrate::Arguments),
     /// Enqueue one message, for trials and scripts
     Enqueue(commands::enqueue::Arguments),
+    /// Say whether messages move, what waits, what is stuck and why, and what to do next
+    Status(commands::status::Arguments),
+    /// List the keys that are held up, or have them tried now
+    Keys(commands::keys::Arguments),
+    /// List, show, replay and discard what was given up
+    #[command(subcommand)]
+    Dead(commands::dead::Arguments),
+    /// Stop a topic at all relays until it is resumed, or list what is paused
+    Pause(commands::pause::Pause),
+    /// Go on with a topic that was paused
+    Resume(commands::pause::Resume),
+    /// For monitors: exit code 0 while all is within the limits, 1 when one is exceeded
+    Check(commands::check::Arguments),
+    /// Look for what is wrong around the outbox: database, brokers, topics; exit code 1 for a problem
+    Doctor(commands::doctor::Arguments),
     /// Show the settings in effect and where each comes from, with secrets hidden
     Config,
 }

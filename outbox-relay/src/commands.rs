@@ -1,9 +1,15 @@
 //! The commands, one file each.
 
+pub(crate) mod check;
 pub(crate) mod config;
+pub(crate) mod dead;
+pub(crate) mod doctor;
 pub(crate) mod enqueue;
+pub(crate) mod keys;
 pub(crate) mod migrate;
+pub(crate) mod pause;
 pub(crate) mod run;
+pub(crate) mod status;
 
 use std::process::ExitCode;
 
@@ -20,6 +26,13 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => run::run(arguments, settings()?).await?,
         Command::Migrate(arguments) => migrate::run(arguments, settings()?).await?,
         Command::Enqueue(arguments) => enqueue::run(arguments, settings()?).await?,
+        Command::Status(arguments) => status::run(arguments, settings()?).await?,
+        Command::Keys(arguments) => keys::run(arguments, settings()?).await?,
+        Command::Dead(arguments) => dead::run(arguments, settings()?).await?,
+        Command::Pause(arguments) => pause::pause(arguments, settings()?).await?,
+        Command::Resume(arguments) => pause::resume(arguments, settings()?).await?,
+        Command::Check(arguments) => return check::run(arguments, settings()?).await,
+        Command::Doctor(arguments) => return doctor::run(arguments, settings()?).await,
     }
     Ok(ExitCode::SUCCESS)
 }

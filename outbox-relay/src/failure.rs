@@ -4,6 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use crate::settings::InvalidSettings;
+use crate::text::escaped;
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,9 @@ pub(crate) enum Failure {
     /// The configuration is wrong, and nothing was done. Exit code 2, as of a wrong argument.
     #[error(transparent)]
     Settings(#[from] InvalidSettings),
+    /// The arguments say too little, and nothing was done. Exit code 2.
+    #[error("{0}")]
+    Usage(&'static str),
     /// Exit code 1.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -29,9 +33,9 @@ impl Failure {
 
     /// Prints the reason, with all its causes, and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("outbox: {}", chain(self));
+        eprintln!("outbox: {}", escaped(&chain(self)));
         ExitCode::from(match self {
-            Self::Settings(_) => 2,
+            Self::Settings(_) | Self::Usage(_) => 2,
             Self::Other(_) => 1,
         })
     }

@@ -9,12 +9,16 @@ mod cli;
 mod commands;
 mod failure;
 mod http;
+mod json;
 mod logs;
 mod metrics;
 mod pause;
+mod probe;
 mod settings;
 mod signals;
 mod store;
+mod terminal;
+mod text;
 
 use std::process::ExitCode;
 

@@ -2,15 +2,18 @@
 //!
 //! Opening it connects to nothing: a program that cannot reach its database says so where it first asks.
 
+mod operator;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
+use std::fmt;
 use std::time::Duration;
 
 use outbox_core::Message;
-use outbox_core::admin::{PausedTopic, Status};
+
+pub(crate) use operator::DeadSteps;
 
 use crate::failure::Failure;
 use crate::settings::{self, InvalidSettings};
@@ -103,24 +106,16 @@ impl Store {
             Self::Sqlite(store) => store.enqueue(messages).await,
         }
     }
+}
 
-    /// How the outbox stands.
-    pub(crate) async fn status(&self) -> Result<Status, Failure> {
+/// Where the outbox is, without secrets.
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.outbox.status(&store.pool).await.map_err(Failure::of),
+            Self::Postgres(store) => store.fmt(f),
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.outbox.status(&store.pool).await.map_err(Failure::of),
-        }
-    }
-
-    /// The topics that a person has stopped.
-    pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.outbox.paused(&store.pool).await.map_err(Failure::of),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.outbox.paused(&store.pool).await.map_err(Failure::of),
+            Self::Sqlite(store) => store.fmt(f),
         }
     }
 }

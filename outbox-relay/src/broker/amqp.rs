@@ -5,19 +5,24 @@ use outbox_core::Publisher;
 
 use crate::settings::{Amqp, AmqpRouting, InvalidSettings};
 
-pub(super) fn open(section: &str, settings: &Amqp) -> Result<Box<dyn Publisher>, InvalidSettings> {
-    let routing = match (settings.routing, &settings.exchange) {
-        (AmqpRouting::Queue, None) => Routing::Queue,
-        (AmqpRouting::ExchangePerTopic, None) => Routing::ExchangePerTopic,
-        (AmqpRouting::Exchange, Some(exchange)) => Routing::Exchange(exchange.clone()),
+/// What a topic names.
+pub(crate) fn routing(section: &str, settings: &Amqp) -> Result<Routing, InvalidSettings> {
+    match (settings.routing, &settings.exchange) {
+        (AmqpRouting::Queue, None) => Ok(Routing::Queue),
+        (AmqpRouting::ExchangePerTopic, None) => Ok(Routing::ExchangePerTopic),
+        (AmqpRouting::Exchange, Some(exchange)) => Ok(Routing::Exchange(exchange.clone())),
         (_, exchange) => {
             let reason = match exchange {
                 Some(_) => "it is for routing = \"exchange\"",
                 None => "missing, routing = \"exchange\" wants its name",
             };
-            return Err(InvalidSettings::new(format!("{section}.exchange"), reason));
+            Err(InvalidSettings::new(format!("{section}.exchange"), reason))
         }
-    };
+    }
+}
+
+pub(super) fn open(section: &str, settings: &Amqp) -> Result<Box<dyn Publisher>, InvalidSettings> {
+    let routing = routing(section, settings)?;
     let mut config = AmqpConfig::new(settings.url.expose()).routing(routing);
     if let Some(timeout) = settings.connect_timeout {
         config = config.connect_timeout(timeout.0);

@@ -5,13 +5,12 @@ use outbox_nats::{ConnectOptions, NatsConfig, NatsPublisher};
 
 use crate::settings::{InvalidSettings, Nats};
 
-pub(super) async fn open(
+/// How to connect, without to where.
+pub(crate) async fn options(
     section: &str,
     settings: &Nats,
-) -> Result<Box<dyn Publisher>, InvalidSettings> {
-    let mut options = ConnectOptions::new()
-        .name("outbox")
-        .retry_on_initial_connect();
+) -> Result<ConnectOptions, InvalidSettings> {
+    let mut options = ConnectOptions::new().name("outbox");
     if let Some(file) = &settings.credentials_file {
         options = options.credentials_file(file).await.map_err(|error| {
             let file = file.display();
@@ -24,8 +23,20 @@ pub(super) async fn open(
     if let Some(token) = &settings.token {
         options = options.token(token.expose().to_owned());
     }
-    let servers: Vec<&str> = settings.url.expose().split(',').map(str::trim).collect();
-    let client = options.connect(servers).await.map_err(|_| {
+    Ok(options)
+}
+
+/// The servers to connect to.
+pub(crate) fn servers(settings: &Nats) -> Vec<&str> {
+    settings.url.expose().split(',').map(str::trim).collect()
+}
+
+pub(super) async fn open(
+    section: &str,
+    settings: &Nats,
+) -> Result<Box<dyn Publisher>, InvalidSettings> {
+    let options = options(section, settings).await?.retry_on_initial_connect();
+    let client = options.connect(servers(settings)).await.map_err(|_| {
         // Its own words may quote the URL.
         InvalidSettings::new(
             format!("{section}.url"),

@@ -5,15 +5,19 @@ use outbox_redis::{Client, InvalidConfig, RedisConfig, RedisPublisher, Trim};
 
 use crate::settings::{InvalidSettings, Redis};
 
-pub(super) fn open(section: &str, settings: &Redis) -> Result<Box<dyn Publisher>, InvalidSettings> {
-    let client = Client::open(settings.url.expose()).map_err(|_| {
+/// Where the server is, and how to log in.
+pub(crate) fn client(section: &str, settings: &Redis) -> Result<Client, InvalidSettings> {
+    Client::open(settings.url.expose()).map_err(|_| {
         // Its own words may quote the URL.
         InvalidSettings::new(
             format!("{section}.url"),
             "it is no URL such as redis://user:password@host:6379",
         )
-    })?;
-    let mut config = RedisConfig::new(client)
+    })
+}
+
+pub(super) fn open(section: &str, settings: &Redis) -> Result<Box<dyn Publisher>, InvalidSettings> {
+    let mut config = RedisConfig::new(client(section, settings)?)
         .cluster(settings.cluster)
         .stream_prefix(&settings.stream_prefix)
         .create_streams(settings.create_streams);

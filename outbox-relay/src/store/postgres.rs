@@ -1,5 +1,7 @@
 //! The store in Postgres.
 
+use std::fmt;
+
 use outbox_core::Message;
 use outbox_postgres::{MigrateError, Outbox, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -13,6 +15,7 @@ use crate::settings::{self, Address, InvalidSettings};
 pub(crate) struct Postgres {
     pub(crate) outbox: Outbox,
     pub(crate) pool: PgPool,
+    pooler: bool,
     /// Past the pooler, if there is one.
     listen: Option<PgPool>,
     lanes_per_claim: usize,
@@ -30,6 +33,7 @@ impl Postgres {
                 false => outbox,
             },
             pool: pool("store.url", &settings.url)?,
+            pooler: settings.pooler,
             listen: match &settings.listen_url {
                 Some(url) => Some(pool("store.listen_url", url)?),
                 None => None,
@@ -48,6 +52,9 @@ impl Postgres {
             .store(&self.pool)
             .lanes_per_claim(self.lanes_per_claim)
             .map_err(|error| InvalidSettings::new("store.lanes_per_claim", error))?;
+        if self.pooler {
+            store = store.through_pooler();
+        }
         if let Some(listen) = &self.listen {
             store = store.listening_on(listen);
         }
@@ -107,6 +114,19 @@ impl Postgres {
     }
 }
 
+impl fmt::Display for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = self.pool.connect_options();
+        let (host, port) = (options.get_host(), options.get_port());
+        let database = options.get_database().unwrap_or(options.get_username());
+        write!(
+            f,
+            "{host}:{port}/{database}, schema {}",
+            self.outbox.schema()
+        )
+    }
+}
+
 fn away(error: &dyn std::error::Error) -> String {
     format!("the database is away: {}", chain(error))
 }
@@ -133,4 +153,23 @@ fn pool(setting: &str, url: &Address) -> Result<PgPool, InvalidSettings> {
         .max_connections(CONNECTIONS)
         .acquire_timeout(CONNECT_TIMEOUT)
         .connect_lazy_with(options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pooler_is_heeded_by_the_relay_too() {
+        for pooler in [true, false] {
+            let settings: settings::Postgres = serde_json::from_value(serde_json::json!({
+                "url": "postgres://127.0.0.1:1/shop",
+                "pooler": pooler,
+            }))
+            .unwrap();
+            let claims = Postgres::open(&settings).unwrap().claims().unwrap();
+            let shown = format!("{claims:?}");
+            assert!(shown.contains(&format!("pooled: {pooler}")), "{shown}");
+        }
+    }
 }

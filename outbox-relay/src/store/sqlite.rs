@@ -1,5 +1,6 @@
 //! The store in SQLite.
 
+use std::fmt;
 use std::time::Duration;
 
 use outbox_core::Message;
@@ -53,6 +54,13 @@ impl Sqlite {
         let enqueued = self.outbox.enqueue_all(&mut tx, messages).await;
         enqueued.map_err(Failure::of)?;
         tx.commit().await.map_err(Failure::of)
+    }
+}
+
+impl fmt::Display for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = self.pool.connect_options();
+        write!(f, "{}", options.get_filename().display())
     }
 }
 

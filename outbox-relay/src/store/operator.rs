@@ -1,0 +1,232 @@
+//! What an operator sees and decides, whichever store holds the outbox: the same functions, with the pool
+//! put in, errors in words, and a bound.
+
+use std::time::Duration;
+
+use outbox_core::admin::{
+    DeadContent, DeadFilter, DeadPage, Decided, Finding, KeyFilter, KeyPage, PausedTopic, Resumed,
+    Retried, Status,
+};
+use outbox_core::{TopicPattern, Uuid};
+use tokio::time::timeout;
+
+use super::{Opened, Store};
+use crate::failure::{Failure, chain};
+use crate::settings;
+
+/// How long a look may take. The stores bound their statements below it; a server that has vanished in the
+/// middle of one says nothing at all.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(45);
+
+const NOT_MIGRATED: &str =
+    "the tables are not there, or not those of this version: `outbox migrate` makes them";
+
+const NO_FILE: &str = "the database file cannot be opened: `outbox migrate` makes one that is not there, and this \
+                       user must have the right to read and write it and its folder";
+
+/// Does the same with whichever store it is.
+macro_rules! with_store {
+    ($self:expr, $store:ident => $action:expr) => {
+        match $self {
+            #[cfg(feature = "postgres")]
+            Store::Postgres($store) => $action,
+            #[cfg(feature = "sqlite")]
+            Store::Sqlite($store) => $action,
+        }
+    };
+}
+
+/// Replaying, discarding or counting dead messages, step by step.
+pub(crate) enum DeadSteps {
+    #[cfg(feature = "postgres")]
+    Postgres(outbox_postgres::DeadSteps),
+    #[cfg(feature = "sqlite")]
+    Sqlite(outbox_sqlite::DeadSteps),
+}
+
+/// Having keys tried now, step by step.
+pub(crate) enum KeySteps {
+    #[cfg(feature = "postgres")]
+    Postgres(outbox_postgres::KeySteps),
+    #[cfg(feature = "sqlite")]
+    Sqlite(outbox_sqlite::KeySteps),
+}
+
+macro_rules! each {
+    ($kind:ident, $self:expr, $steps:ident => $action:expr) => {
+        match $self {
+            #[cfg(feature = "postgres")]
+            $kind::Postgres($steps) => $action,
+            #[cfg(feature = "sqlite")]
+            $kind::Sqlite($steps) => $action,
+        }
+    };
+}
+
+impl Store {
+    /// Opens the outbox, and makes sure that its database answers.
+    pub(crate) async fn reach(settings: &settings::Store) -> Result<Self, Failure> {
+        let store = Self::open(settings)?;
+        match &store {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(postgres) => postgres.reach().await?,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => {}
+        }
+        Ok(store)
+    }
+
+    /// Opens the outbox, and makes sure that its database answers and has the tables.
+    pub(crate) async fn ready(settings: &settings::Store) -> Result<Self, Failure> {
+        let store = Self::open(settings)?;
+        #[cfg(feature = "postgres")]
+        if let Self::Postgres(postgres) = &store {
+            match postgres.relay().await? {
+                Opened::Store(_) => {}
+                Opened::NotMigrated => return Err(Failure::new(NOT_MIGRATED)),
+                Opened::NotYet(reason) => return Err(Failure::new(reason)),
+            }
+        }
+        Ok(store)
+    }
+
+    pub(crate) async fn status(&self) -> Result<Status, Failure> {
+        with_store!(self, store => look(store.outbox.status(&store.pool)).await)
+    }
+
+    pub(crate) async fn held_keys(
+        &self,
+        filter: &KeyFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<KeyPage, Failure> {
+        with_store!(self, store => look(store.outbox.held_keys(&store.pool, filter, after, limit)).await)
+    }
+
+    pub(crate) fn retry_now(&self, filter: KeyFilter) -> KeySteps {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => {
+                KeySteps::Postgres(store.outbox.retry_now(&store.pool, filter))
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => KeySteps::Sqlite(store.outbox.retry_now(&store.pool, filter)),
+        }
+    }
+
+    pub(crate) async fn dead(
+        &self,
+        filter: &DeadFilter,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Result<DeadPage, Failure> {
+        with_store!(self, store => look(store.outbox.dead(&store.pool, filter, after, limit)).await)
+    }
+
+    pub(crate) async fn dead_content(&self, id: Uuid) -> Result<Option<DeadContent>, Failure> {
+        with_store!(self, store => look(store.outbox.dead_content(&store.pool, id)).await)
+    }
+
+    pub(crate) fn count_dead(&self, filter: DeadFilter) -> DeadSteps {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => {
+                DeadSteps::Postgres(store.outbox.count_dead(&store.pool, filter))
+            }
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.count_dead(&store.pool, filter)),
+        }
+    }
+
+    pub(crate) fn replay(&self, filter: DeadFilter) -> DeadSteps {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => DeadSteps::Postgres(store.outbox.replay(&store.pool, filter)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.replay(&store.pool, filter)),
+        }
+    }
+
+    pub(crate) fn discard(&self, filter: DeadFilter) -> DeadSteps {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => DeadSteps::Postgres(store.outbox.discard(&store.pool, filter)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.discard(&store.pool, filter)),
+        }
+    }
+
+    /// Whether it was not paused before.
+    pub(crate) async fn pause(&self, topic: &TopicPattern, by: &str) -> Result<bool, Failure> {
+        with_store!(self, store => look(store.outbox.pause(&store.pool, topic, by)).await)
+    }
+
+    pub(crate) async fn resume(&self, topic: &TopicPattern) -> Result<Resumed, Failure> {
+        with_store!(self, store => look(store.outbox.resume(&store.pool, topic)).await)
+    }
+
+    pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
+        with_store!(self, store => look(store.outbox.paused(&store.pool)).await)
+    }
+
+    pub(crate) async fn doctor(&self) -> Result<Vec<Finding>, Failure> {
+        with_store!(self, store => look(store.outbox.doctor(&store.pool)).await)
+    }
+}
+
+impl DeadSteps {
+    pub(crate) fn limit(self, messages: u64) -> Self {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(steps) => Self::Postgres(steps.limit(messages)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(steps) => Self::Sqlite(steps.limit(messages)),
+        }
+    }
+
+    pub(crate) fn done(&self) -> Decided {
+        each!(DeadSteps, self, steps => steps.done())
+    }
+
+    /// Whether there may be more.
+    pub(crate) async fn step(&mut self) -> Result<bool, Failure> {
+        each!(DeadSteps, self, steps => steps.step().await.map_err(explain))
+    }
+}
+
+impl KeySteps {
+    pub(crate) fn done(&self) -> Retried {
+        each!(KeySteps, self, steps => steps.done())
+    }
+
+    /// Whether there may be more.
+    pub(crate) async fn step(&mut self) -> Result<bool, Failure> {
+        each!(KeySteps, self, steps => steps.step().await.map_err(explain))
+    }
+}
+
+/// Bounds a look, and puts its error in words.
+async fn look<T>(answer: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Failure> {
+    match timeout(LOOK_TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(explain),
+        Err(_) => Err(Failure::new(format!(
+            "the database is away: no answer within {LOOK_TIMEOUT:?}"
+        ))),
+    }
+}
+
+fn explain(error: sqlx::Error) -> Failure {
+    match &error {
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut => {
+            Failure::new(format!("the database is away: {}", chain(&error)))
+        }
+        // SQLite's own words.
+        sqlx::Error::Database(answer) if answer.message().starts_with("no such table") => {
+            Failure::new(NOT_MIGRATED)
+        }
+        sqlx::Error::Database(answer) if answer.message().starts_with("unable to open") => {
+            Failure::new(NO_FILE)
+        }
+        _ => Failure::of(error),
+    }
+}

@@ -1,0 +1,267 @@
+//! What `doctor` finds: a forgotten transaction and who holds it, brokers that are away, topics that are
+//! not there; and that it leaves no trace.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::FieldTable;
+use lapin::{Connection, ConnectionProperties};
+use outbox_conformance::address;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use serde_json::Value;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+use uuid::Uuid;
+
+use crate::scene::with_scene;
+
+const BROKERS: [&str; 4] = ["amqp", "kafka", "nats", "redis"];
+
+#[tokio::test]
+async fn every_broker_says_which_topics_are_there() {
+    let unique = Uuid::now_v7().simple().to_string();
+    let topic = |broker: &str, which: &str| format!("{unique}.{broker}.{which}");
+    let mut settings = format!(
+        "[broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\n\
+         [broker.kafka]\nkind = \"kafka\"\nproperties = {{ \"bootstrap.servers\" = \"{}\" }}\n\n\
+         [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\ncreate_streams = false\n\n",
+        address("OUTBOX_TEST_RABBITMQ_URL"),
+        address("OUTBOX_TEST_KAFKA"),
+        address("OUTBOX_TEST_NATS_URL"),
+        address("OUTBOX_TEST_REDIS_URL"),
+    );
+    for broker in BROKERS {
+        let _ = write!(
+            settings,
+            "[[route]]\ntopic = \"{unique}.{broker}.*\"\nbroker = \"{broker}\"\n\n"
+        );
+    }
+    let places = Places::make(BROKERS.map(|broker| topic(broker, "there"))).await;
+
+    with_scene(&settings, async |scene| {
+        scene.done(&["migrate"]).await;
+        for broker in BROKERS {
+            for which in ["there", "missing"] {
+                let call = format!("SELECT {{schema}}.enqueue('{}', '')", topic(broker, which));
+                scene.execute(&call).await;
+            }
+        }
+        scene
+            .execute(&format!("SELECT {{schema}}.enqueue('{unique}.lost', '')"))
+            .await;
+        // Twice: the first question must not have made what was missing.
+        for _ in 0..2 {
+            let answer = scene.outbox(&["doctor", "--json"]).await;
+            assert_eq!(answer.code, 1, "{answer:?}");
+            let findings = findings(&answer.out);
+            for broker in BROKERS {
+                assert_eq!(
+                    severity_of(&findings, &format!("{broker}: ")),
+                    "fine",
+                    "{findings:?}"
+                );
+                assert_eq!(
+                    severity_of(&findings, &topic(broker, "there")),
+                    "fine",
+                    "{findings:?}"
+                );
+                assert_eq!(
+                    severity_of(&findings, &topic(broker, "missing")),
+                    "problem",
+                    "{findings:?}"
+                );
+            }
+            assert_eq!(
+                severity_of(&findings, &format!("{unique}.lost")),
+                "problem",
+                "{findings:?}"
+            );
+        }
+        let text = scene.outbox(&["doctor"]).await.out;
+        assert!(
+            text.contains(&format!(
+                "outbox keys retry --topic {}",
+                topic("nats", "missing")
+            )),
+            "{text}"
+        );
+    })
+    .await;
+    places.remove().await;
+}
+
+#[tokio::test]
+async fn brokers_that_are_away_are_named_without_their_passwords() {
+    let settings = "[broker.amqp]\nkind = \"amqp\"\nurl = \"amqp://shop:hunter2@127.0.0.1:1\"\n\n\
+         [broker.kafka]\nkind = \"kafka\"\n\
+         properties = { \"bootstrap.servers\" = \"127.0.0.1:1\", \"sasl.password\" = \"hunter2\" }\n\n\
+         [broker.nats]\nkind = \"nats\"\nurl = \"nats://shop:hunter2@127.0.0.1:1\"\n\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"redis://shop:hunter2@127.0.0.1:1\"\n\n\
+         [[route]]\ntopic = \"*\"\nbroker = \"redis\"\n";
+    with_scene(settings, async |scene| {
+        scene.done(&["migrate"]).await;
+        let begun = Instant::now();
+        let answer = scene.outbox(&["doctor", "--json"]).await;
+        assert_eq!(answer.code, 1, "{answer:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{:?}",
+            begun.elapsed()
+        );
+        assert!(!format!("{answer:?}").contains("hunter2"), "{answer:?}");
+        let findings = findings(&answer.out);
+        for broker in BROKERS {
+            let start = format!("{broker} cannot be asked");
+            assert_eq!(severity_of(&findings, &start), "problem", "{findings:?}");
+        }
+    })
+    .await;
+}
+
+/// Of whoever keeps vacuum from its work it is said who it is.
+#[tokio::test]
+async fn a_forgotten_transaction_is_found_with_its_holder() {
+    with_scene("", async |scene| {
+        // A database of its own, where nobody else is.
+        let name = scene.outbox.schema();
+        scene.execute(&format!("CREATE DATABASE {name}")).await;
+        let server = address("OUTBOX_TEST_POSTGRES_URL");
+        let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+        let setting = format!("store.url={url}");
+        scene.done(&["migrate", "--set", &setting]).await;
+
+        let options: PgConnectOptions = url.parse().unwrap();
+        let mut forgotten = options
+            .application_name("monthly-report")
+            .connect()
+            .await
+            .unwrap();
+        // It has written and asks nothing more: without a snapshot, it holds vacuum back by its own id.
+        let begin = "BEGIN; CREATE TABLE public.report ()";
+        sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
+        let doctor = ["doctor", "--no-brokers", "--all", "--set", &setting];
+        let shown = scene.done(&doctor).await;
+        forgotten.close().await.unwrap();
+        scene
+            .execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
+            .await;
+        let is_it =
+            |line: &&str| line.contains("oldest snapshot") && line.contains("monthly-report");
+        let line = shown.lines().find(is_it);
+        assert!(
+            line.is_some_and(|line| line.contains("idle in transaction")),
+            "{shown}"
+        );
+    })
+    .await;
+}
+
+fn findings(json: &str) -> Vec<Value> {
+    let document: Value = serde_json::from_str(json).unwrap();
+    document["findings"].as_array().unwrap().clone()
+}
+
+/// Of the finding whose text begins so.
+#[track_caller]
+fn severity_of<'a>(findings: &'a [Value], start: &str) -> &'a str {
+    let found = findings
+        .iter()
+        .find(|finding| finding["what"].as_str().unwrap().starts_with(start));
+    found.unwrap_or_else(|| panic!("{start}: {findings:?}"))["severity"]
+        .as_str()
+        .unwrap()
+}
+
+/// What the brokers have for one topic each, in the order of [`BROKERS`].
+struct Places([String; 4]);
+
+impl Places {
+    async fn make(topics: [String; 4]) -> Self {
+        let [queue, topic, subject, stream] = &topics;
+        let rabbit = rabbit().await;
+        let channel = rabbit.create_channel().await.unwrap();
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..Default::default()
+        };
+        channel
+            .queue_declare(queue.as_str().into(), durable, FieldTable::default())
+            .await
+            .unwrap();
+        let new = [NewTopic::new(topic, 2, TopicReplication::Fixed(1))];
+        kafka()
+            .create_topics(&new, &AdminOptions::new())
+            .await
+            .unwrap()[0]
+            .as_ref()
+            .unwrap();
+        let config = jetstream::stream::Config {
+            name: name(subject),
+            subjects: vec![subject.clone()],
+            ..Default::default()
+        };
+        nats().await.create_stream(config).await.unwrap();
+        let mut add = redis::cmd("XADD");
+        add.arg(stream).arg("*").arg("first").arg("");
+        add.exec_async(&mut redis().await).await.unwrap();
+        Self(topics)
+    }
+
+    async fn remove(self) {
+        let [queue, topic, subject, stream] = &self.0;
+        let rabbit = rabbit().await;
+        let channel = rabbit.create_channel().await.unwrap();
+        channel
+            .queue_delete(queue.as_str().into(), QueueDeleteOptions::default())
+            .await
+            .unwrap();
+        kafka()
+            .delete_topics(&[topic], &AdminOptions::new())
+            .await
+            .unwrap()[0]
+            .as_ref()
+            .unwrap();
+        nats().await.delete_stream(name(subject)).await.unwrap();
+        let mut remove = redis::cmd("DEL");
+        remove.arg(stream);
+        remove.exec_async(&mut redis().await).await.unwrap();
+    }
+}
+
+/// A stream's, which takes no dots.
+fn name(subject: &str) -> String {
+    subject.replace('.', "-")
+}
+
+async fn rabbit() -> Connection {
+    let url = address("OUTBOX_TEST_RABBITMQ_URL");
+    Connection::connect(&url, ConnectionProperties::default())
+        .await
+        .unwrap()
+}
+
+fn kafka() -> AdminClient<DefaultClientContext> {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", address("OUTBOX_TEST_KAFKA"))
+        .create()
+        .unwrap()
+}
+
+async fn nats() -> jetstream::Context {
+    jetstream::new(
+        async_nats::connect(address("OUTBOX_TEST_NATS_URL"))
+            .await
+            .unwrap(),
+    )
+}
+
+async fn redis() -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
