@@ -1,5 +1,5 @@
 -- From Debezium's outbox event router to this one, without stopping the application.
--- docs/migrate-to-outbox.md explains it. The old table is the router's own,
+-- docs/migrate-to-outbox.md explains it, and a test runs it. The old table is the router's own,
 -- public.outboxevent (id, aggregatetype, aggregateid, type, payload).
 --
 -- From the commit on producers write to the outbox, whatever version they are, and the connector sees

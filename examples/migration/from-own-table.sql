@@ -1,5 +1,5 @@
 -- From an outbox table of one's own to this one, without stopping the application. docs/migrate-to-outbox.md
--- explains it. The old table is public.events (id, topic, order_id, body, created_at, sent_at).
+-- explains it, and a test runs it. The old table is public.events (id, topic, order_id, body, created_at, sent_at).
 --
 -- Stop the old relay first. Everything is in one transaction: producers wait for the lock as long as the
 -- copy takes, and go on with the trigger in place. No event is in between, and the order is kept.

@@ -8,7 +8,7 @@ import java.util.UUID;
 /**
  * An order service in Java with JDBC: an order and its message commit together.
  *
- * <p>docs/from-java.md explains it.
+ * <p>docs/from-java.md explains it, and a test of outbox-relay runs its statements.
  *
  * <pre>java -cp postgresql.jar PlaceOrder.java 'jdbc:postgresql://host/shop?user=…'</pre>
  */

@@ -1,6 +1,6 @@
 // An order service in Node with pg: an order and its message commit together.
 //
-// docs/from-node.md explains it:
+// docs/from-node.md explains it, and a test of outbox-relay runs it:
 //
 //     DATABASE_URL=postgres://… node place-order.js
 //

@@ -1,6 +1,6 @@
 // An order service in Go with database/sql and pgx: an order and its message commit together.
 //
-// docs/from-go.md explains it.
+// docs/from-go.md explains it, and a test of outbox-relay runs its statements:
 //
 //	DATABASE_URL=postgres://… go run place_order.go
 package main

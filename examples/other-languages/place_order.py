@@ -1,6 +1,6 @@
 """An order service in Python with psycopg 3: an order and its message commit together.
 
-docs/from-python.md explains it:
+docs/from-python.md explains it, and a test of outbox-relay runs it:
 
     DATABASE_URL=postgres://… python3 place_order.py
 

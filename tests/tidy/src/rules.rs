@@ -69,7 +69,8 @@ pub fn bare_statement(file: &File) -> Vec<String> {
 }
 
 /// Code in a document that is not in the file that it says it is from, word for word but for the
-/// indentation: a block that begins with `` ```rust file=PATH ``. In `docs/` all Rust is such code.
+/// indentation: a block that begins with `` ```rust file=PATH ``. In `docs/` all Rust is such code, and all
+/// code of other languages in which applications are written.
 pub fn strange_code(document: &File, files: &[File]) -> Vec<String> {
     if !document.is("md") {
         return Vec::new();
@@ -92,13 +93,19 @@ pub fn strange_code(document: &File, files: &[File]) -> Vec<String> {
                 .is_some_and(|file| {
                     unindented(&file.text).contains(&unindented(&block.join("\n")))
                 }),
-            None => !(document.path.starts_with("docs/") && language.starts_with("rust")),
+            None => !(document.path.starts_with("docs/") && is_compiled(language)),
         };
         if !is_there {
             broken.push(place(document, at, fence));
         }
     }
     broken
+}
+
+/// Whether it is the code of a program: not SQL, a shell's or what is printed.
+fn is_compiled(language: &str) -> bool {
+    let name = language.split([' ', ',']).next().unwrap_or_default();
+    ["rust", "python", "js", "go", "java"].contains(&name)
 }
 
 /// The lines without what stands before and behind them, each between two line breaks.
@@ -255,6 +262,7 @@ mod tests {
             "```rust file=a/src/b.rs\ng()\n```\n",
             "```rust file=a/src/c.rs\ng();\n```\n",
             "```rust\ng();\n```\n",
+            "```python\ng()\n```\n",
         ] {
             assert_eq!(broken("docs/a.md", bad), 1, "{bad}");
         }

@@ -55,7 +55,7 @@ fn documents_show_code_that_is_compiled() {
         .flat_map(|document| rules::strange_code(document, &files))
         .collect();
     keep(
-        "Code that a document shows is that of the file it names, as ```rust file=PATH; in docs/ all Rust is:",
+        "Code that a document shows is that of the file it names, as ```rust file=PATH; in docs/ all code of applications is:",
         &broken,
     );
 }

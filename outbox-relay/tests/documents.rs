@@ -1,0 +1,373 @@
+//! The programs, statements and scripts that the guides show, run against a real Postgres.
+//!
+//! They name the schema `outbox`, so each has a database of its own. `tests/tidy` sees to it that the guides show
+//! the files that are run here.
+
+#![allow(clippy::unwrap_used)]
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use futures_util::FutureExt as _;
+use outbox_conformance::address;
+use outbox_core::{Message, Uuid};
+use outbox_postgres::Outbox;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+use tokio::process::Command;
+
+/// A row of the outbox, in the order of enqueue.
+type Row = (Uuid, String, Option<String>, Vec<u8>, Option<String>);
+
+fn example(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples")
+        .join(path)
+}
+
+/// Makes a database with an empty outbox, and drops it.
+async fn with_database(test: impl AsyncFnOnce(&PgPool, &str)) {
+    let server = address("OUTBOX_TEST_POSTGRES_URL");
+    let name = format!("test_{}", Uuid::now_v7().simple());
+    let mut conn = PgConnection::connect(&server).await.unwrap();
+    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    sqlx::raw_sql(create).execute(&mut conn).await.unwrap();
+    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    let pool = PgPool::connect(&url).await.unwrap();
+    Outbox::new().migrate(&pool).await.unwrap();
+
+    let tested = AssertUnwindSafe(test(&pool, &url)).catch_unwind().await;
+    pool.close().await;
+    let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
+    sqlx::raw_sql(drop).execute(&mut conn).await.unwrap();
+    if let Err(panic) = tested {
+        resume_unwind(panic);
+    }
+}
+
+async fn rows(pool: &PgPool) -> Vec<Row> {
+    sqlx::query_as(
+        "SELECT id, topic, key, payload, headers::text FROM outbox.message ORDER BY position",
+    )
+    .fetch_all(pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_service_in_python() {
+    let mut python = Command::new("/usr/bin/python3"); // Debian's, which has Debian's psycopg
+    python.arg(example("other-languages/place_order.py"));
+    place_orders(python).await;
+}
+
+#[tokio::test]
+async fn a_service_in_node() {
+    let mut node = Command::new("node");
+    node.env("NODE_PATH", address("OUTBOX_TEST_NODE_PATH"));
+    node.arg(example("other-languages/place-order.js"));
+    place_orders(node).await;
+}
+
+/// Both do the same: an order, one that is rolled back, a picture, and many at once.
+async fn place_orders(mut program: Command) {
+    with_database(async |pool, url| {
+        sqlx::raw_sql(
+            "CREATE TABLE public.orders (id bigint PRIMARY KEY, item text NOT NULL, label bytea)",
+        )
+        .execute(pool)
+        .await
+        .unwrap();
+        let ran = program
+            .env(
+                "DATABASE_URL",
+                format!("{url}?options=-csearch_path%3Dpublic"),
+            )
+            .output()
+            .await;
+        let printed = succeeded(&ran.unwrap());
+
+        let rows = rows(pool).await;
+        let ids: Vec<String> = rows[..2].iter().map(|row| row.0.to_string()).collect();
+        assert_eq!(printed.lines().collect::<Vec<_>>(), ids);
+        let parts: Vec<(&str, Option<&str>)> = rows
+            .iter()
+            .map(|row| (row.1.as_str(), row.2.as_deref()))
+            .collect();
+        assert_eq!(
+            parts,
+            [
+                ("orders.placed", Some("order-1")),
+                ("orders.labels", Some("order-1")),
+                ("orders.imported", Some("order-2")),
+                ("orders.imported", Some("order-3")),
+            ]
+        );
+        assert_eq!(rows[1].3, b"\x89PNG\x00\xff");
+        assert_eq!(
+            rows[0].4.as_deref(),
+            Some(r#"{"content-type": "application/json"}"#)
+        );
+        let order: serde_json::Value = serde_json::from_slice(&rows[3].3).unwrap();
+        assert_eq!(order, serde_json::json!({ "id": 3, "item": "größe 東京" }));
+    })
+    .await;
+}
+
+/// The statements of the program in Go, prepared as pgx does: the server says what the parameters are.
+#[tokio::test]
+async fn the_statements_in_go() {
+    let program = std::fs::read_to_string(example("other-languages/place_order.go")).unwrap();
+    place_one_order(&statements(&program, '`'), |_| "unknown").await;
+}
+
+/// The statements of the program in Java, prepared as JDBC does: the program says what the parameters are.
+#[tokio::test]
+async fn the_statements_in_java() {
+    let program = std::fs::read_to_string(example("other-languages/PlaceOrder.java")).unwrap();
+    let statements: Vec<String> = statements(&program, '"')
+        .iter()
+        .map(|statement| numbered(statement))
+        .collect();
+    place_one_order(&statements, |parameter| match parameter {
+        Parameter::Number(_) => "int8",
+        Parameter::Text(_) => "varchar",
+        Parameter::Bytes(_) => "bytea",
+    })
+    .await;
+}
+
+enum Parameter {
+    Number(i64),
+    Text(&'static str),
+    Bytes(&'static str),
+}
+
+/// The SQL in a program's literals.
+fn statements(program: &str, quote: char) -> Vec<String> {
+    let is_sql = |literal: &&str| {
+        let verbs = ["SELECT outbox.", "INSERT INTO "];
+        verbs.iter().any(|verb| literal.starts_with(verb))
+    };
+    let mut found: Vec<String> = program
+        .split(quote)
+        .filter(is_sql)
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found
+}
+
+/// With `$1`, `$2` in place of each `?`.
+fn numbered(statement: &str) -> String {
+    let mut parts = statement.split('?');
+    let mut text = parts.next().unwrap().to_owned();
+    for (nth, part) in parts.enumerate() {
+        text += &format!("${}{part}", nth + 1);
+    }
+    text
+}
+
+/// The order itself, the picture and the message, in the order in which [`statements`] gives the statements.
+async fn place_one_order(statements: &[String], type_of: impl Fn(&Parameter) -> &'static str) {
+    use Parameter::{Bytes, Number, Text};
+
+    let parameters = [
+        vec![Number(1), Text("tea")],
+        vec![
+            Text("orders.labels"),
+            Bytes("\\x89504e4700ff"),
+            Text("order-1"),
+        ],
+        vec![
+            Text("orders.placed"),
+            Text("{\"id\": 1}"),
+            Text("order-1"),
+            Text("{\"content-type\": \"application/json\"}"),
+        ],
+    ];
+    assert_eq!(statements.len(), parameters.len(), "{statements:?}");
+    with_database(async |pool, _| {
+        sqlx::raw_sql("CREATE TABLE public.orders (id bigint PRIMARY KEY, item text NOT NULL)")
+            .execute(pool)
+            .await
+            .unwrap();
+        let mut tx = pool.begin().await.unwrap();
+        for (statement, parameters) in statements.iter().zip(&parameters) {
+            let types: Vec<&str> = parameters.iter().map(&type_of).collect();
+            let values: Vec<String> = parameters
+                .iter()
+                .map(|parameter| match parameter {
+                    Number(number) => number.to_string(),
+                    Text(text) | Bytes(text) => format!("'{text}'"),
+                })
+                .collect();
+            let run = format!(
+                "SET LOCAL search_path = public; PREPARE it ({}) AS {statement}; EXECUTE it ({}); DEALLOCATE it",
+                types.join(", "),
+                values.join(", "),
+            );
+            let ran = sqlx::raw_sql(AssertSqlSafe(run)).execute(&mut *tx).await;
+            ran.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        tx.commit().await.unwrap();
+        let rows = rows(pool).await;
+        let sent: Vec<(&str, &[u8])> = rows
+            .iter()
+            .map(|row| (row.1.as_str(), row.3.as_slice()))
+            .collect();
+        assert_eq!(
+            sent,
+            [
+                ("orders.labels", &b"\x89PNG\x00\xff"[..]),
+                ("orders.placed", b"{\"id\": 1}"),
+            ]
+        );
+        assert!(rows.iter().all(|row| row.2.as_deref() == Some("order-1")), "{rows:?}");
+    })
+    .await;
+}
+
+/// What each guide has beside its program: the configuration of the relay, and what a consumer remembers.
+#[tokio::test]
+async fn the_configuration_and_the_consumer_of_each_guide() {
+    with_database(async |pool, _| {
+        sqlx::raw_sql("CREATE TABLE public.processed_messages (id uuid PRIMARY KEY); SET search_path = public")
+            .execute(pool)
+            .await
+            .unwrap();
+        for language in ["python", "node", "go", "java"] {
+            let guide = example(&format!("../docs/from-{language}.md"));
+            let guide = std::fs::read_to_string(guide).unwrap();
+
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("from-{language}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("outbox.toml"), block(&guide, "toml")).unwrap();
+            let mut config = Command::new(env!("CARGO_BIN_EXE_outbox"));
+            let shown = config.arg("config").current_dir(&folder).output().await.unwrap();
+            succeeded(&shown);
+
+            let id = Uuid::now_v7();
+            let remember = format!("SET search_path = public; {}", block(&guide, "sql").replace("$1", &format!("'{id}'")));
+            for is_new in [1, 0] {
+                let statement = AssertSqlSafe(remember.clone());
+                let done = sqlx::raw_sql(statement).execute(pool).await.unwrap();
+                assert_eq!(done.rows_affected(), is_new, "{language}: {remember}");
+            }
+        }
+    })
+    .await;
+}
+
+/// What monitors are told to ask for is what the program says it has.
+#[test]
+fn the_alarms_ask_for_metrics_that_there_are() {
+    let root = example("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let documented = [
+        "outbox-relay/README.md",
+        "outbox-core/src/relay.rs",
+        "outbox-postgres/src/store.rs",
+    ]
+    .map(read)
+    .concat();
+    let mut asked = 0;
+    for path in ["deploy/prometheus-alerts.yml", "docs/operations.md"] {
+        let text = read(path);
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for metric in words.filter(|word| word.starts_with("outbox_")) {
+            assert!(
+                documented.contains(&format!("`{metric}`")),
+                "{path}: {metric}"
+            );
+            asked += 1;
+        }
+    }
+    assert!(asked > 10, "{asked}");
+}
+
+/// The only block of this language.
+#[track_caller]
+fn block<'a>(document: &'a str, language: &str) -> &'a str {
+    let begin = format!("\n```{language}\n");
+    let (_, rest) = document.split_once(&begin).unwrap();
+    assert!(!rest.contains(&begin), "several blocks of {language}");
+    rest.split_once("\n```").unwrap().0
+}
+
+#[tokio::test]
+async fn moving_from_a_table_of_ones_own() {
+    with_database(async |pool, _| {
+        let insert = async |order: i64, body: i64| {
+            let statement = "INSERT INTO public.events (topic, order_id, body) VALUES ('t', $1, to_jsonb($2))";
+            sqlx::query(statement).bind(order).bind(body).execute(pool).await.unwrap();
+        };
+        sqlx::raw_sql(
+            "CREATE TABLE public.events (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), topic text NOT NULL,
+                 order_id bigint NOT NULL, body jsonb NOT NULL, created_at timestamptz DEFAULT clock_timestamp(),
+                 sent_at timestamptz)",
+        )
+        .execute(pool)
+        .await
+        .unwrap();
+        for body in 1..=3 {
+            insert(7, body).await;
+        }
+        sqlx::raw_sql("UPDATE public.events SET sent_at = now() WHERE body = '1'").execute(pool).await.unwrap();
+        run_script(pool, "migration/from-own-table.sql").await;
+        insert(7, 4).await;
+        let message = Message::to("t").key("7").bytes("5").unwrap();
+        Outbox::new().enqueue(&mut pool.acquire().await.unwrap(), &message).await.unwrap();
+
+        let payloads: Vec<Vec<u8>> = rows(pool).await.into_iter().map(|row| row.3).collect();
+        assert_eq!(payloads, [b"2", b"3", b"4", b"5"]);
+        let old: i64 = sqlx::query_scalar("SELECT count(*) FROM public.events WHERE sent_at IS NULL")
+            .fetch_one(pool)
+            .await
+            .unwrap();
+        assert_eq!(old, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn moving_from_change_data_capture() {
+    with_database(async |pool, _| {
+        sqlx::raw_sql(
+            "CREATE TABLE public.outboxevent (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL,
+                 aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)",
+        )
+        .execute(pool)
+        .await
+        .unwrap();
+        run_script(pool, "migration/from-debezium.sql").await;
+        let id = Uuid::now_v7();
+        sqlx::query("INSERT INTO public.outboxevent VALUES ($1, 'Order', '7', 'OrderPlaced', '{\"a\": 1}')")
+            .bind(id)
+            .execute(pool)
+            .await
+            .unwrap();
+        let rows = rows(pool).await;
+        assert_eq!(rows.len(), 1);
+        let (found, topic, key, payload, headers) = &rows[0];
+        assert_eq!((found, topic.as_str(), key.as_deref()), (&id, "outbox.event.Order", Some("7")));
+        assert_eq!(payload, b"{\"a\": 1}");
+        let headers: serde_json::Value = serde_json::from_str(headers.as_deref().unwrap()).unwrap();
+        assert_eq!(headers, serde_json::json!({ "id": id.to_string(), "eventType": "OrderPlaced" }));
+    })
+    .await;
+}
+
+async fn run_script(pool: &PgPool, path: &str) {
+    let script = std::fs::read_to_string(example(path)).unwrap();
+    sqlx::raw_sql(AssertSqlSafe(script))
+        .execute(pool)
+        .await
+        .unwrap();
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
