@@ -115,6 +115,7 @@ async fn deliver_around(db: &Db, workers: usize, poison: &str) -> (Vec<(String, 
                 process.die(claims).await;
                 process = Process::start(db).await;
                 deaths += 1;
+                assert!(deaths < 20, "it is not found");
                 continue;
             }
             Some(_) => {
@@ -288,6 +289,21 @@ on_both_servers! {
         }
         assert_eq!(of_key(&deliver(&process.store, 2).await, "key"), ["first", "second"]);
         assert_eq!(accused(&db).await, 0);
+    }
+
+    /// Nor does it before it has noticed, when the claim is still in its hands.
+    async fn a_process_that_finds_its_own_lane_free_blames_nobody(db: Db) {
+        let process = Process::start(&db).await;
+        db.enqueue("key", "first").await;
+        db.enqueue("key", "second").await;
+        let ended = claim(&process.store).await;
+        process.cut().await;
+        let next = claim(&process.store).await;
+        assert_eq!(contents(&*next).len(), 2, "they are suspects");
+        ended.settle(vec![Outcome::Delivered; 2]).await.unwrap_err();
+        next.settle(vec![Outcome::Delivered; 2]).await.unwrap();
+        assert_eq!(accused(&db).await, 0);
+        assert_eq!(db.places().await, [0; 4]);
     }
 
     /// Another relay may see it before that, and then looks more closely for a moment: but a message gets

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, process::Command};
 use outbox_tidy::{
     cargo, evidence,
     files::{self, File},
-    keep, rules,
+    keep, mutants, rules,
 };
 
 fn keep_everywhere(rule: &str, broken: impl Fn(&File) -> Vec<String>) {
@@ -72,6 +72,16 @@ fn every_failure_case_names_the_tests_that_show_it() {
     keep(
         "docs/failures.md has the cases 1 to 48 once each, in order, and a test that it names is there:",
         &broken,
+    );
+}
+
+#[test]
+fn every_mutant_has_its_place() {
+    let files = files::all();
+    let file = |path: &str| files.iter().find(|file| file.path == path).expect(path);
+    keep(
+        "A line that tests/tidy/mutants.list takes out is there once, and docs/failures.md has the list's cases:",
+        &mutants::strange(&file(mutants::LIST).text, file("docs/failures.md"), &files),
     );
 }
 
