@@ -10,6 +10,7 @@ mod doctor;
 mod keys;
 mod pause;
 mod status;
+pub mod steps;
 
 pub use dead::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
 pub use doctor::{Finding, Severity};

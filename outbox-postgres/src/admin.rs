@@ -54,13 +54,6 @@ const BEGIN_LOOK: &str = "\
     SET LOCAL enable_seqscan = off; \
     SET LOCAL enable_bitmapscan = off";
 
-/// So many rows are looked at in one step of anything, so that a step is short and holds back vacuum for
-/// no longer.
-const LOOKED_AT: u32 = 10_000;
-
-/// So many rows are changed in one transaction at most, so that it holds a lane for no longer.
-const CHANGED_AT_ONCE: usize = 1_000;
-
 /// How many messages are where, from [`Outbox::counts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -148,7 +148,7 @@ impl Outbox {
     ///
     /// [`MigrateError`] as of [`migrate`](Self::migrate), except that no lock is waited for.
     pub async fn is_migrated(&self, conn: &mut PgConnection) -> Result<bool, MigrateError> {
-        is_complete(&self.applied(conn).await?)
+        Ok(missing(&self.applied(conn).await?)?.is_empty())
     }
 
     /// All of [`migrate`](Self::migrate) as SQL, to read, to run with `psql`, or to put into another
@@ -168,7 +168,7 @@ impl Outbox {
     }
 
     async fn migrate_once(&self, conn: &mut PgConnection) -> Result<(), Failed> {
-        if is_complete(&self.applied(conn).await?)? {
+        if missing(&self.applied(conn).await?)?.is_empty() {
             return Ok(());
         }
         // READ COMMITTED, so that what another process did is seen after the wait for its lock.
@@ -185,19 +185,15 @@ impl Outbox {
         }
         tx.commit().await?;
         // Once more, for what was there before and does not fit.
-        is_complete(&self.applied(conn).await?)?;
+        missing(&self.applied(conn).await?)?;
         Ok(())
     }
 
     /// The migrations that are left to do.
     pub(crate) async fn missing_migrations(&self, pool: &PgPool) -> Result<Vec<i32>, MigrateError> {
         let mut conn = pool.acquire().await?;
-        let applied = self.applied(&mut conn).await?;
-        is_complete(&applied)?;
-        let versions = MIGRATIONS.iter().map(|migration| migration.version);
-        Ok(versions
-            .filter(|version| applied.iter().all(|there| there.version != *version))
-            .collect())
+        let missing = missing(&self.applied(&mut conn).await?)?;
+        Ok(missing.iter().map(|migration| migration.version).collect())
     }
 
     async fn applied(&self, conn: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Error> {
@@ -255,8 +251,8 @@ impl Migration {
     }
 }
 
-/// Whether nothing is left to do.
-fn is_complete(applied: &[Applied]) -> Result<bool, MigrateError> {
+/// The migrations that are left to do, unless what was applied does not fit this version.
+fn missing(applied: &[Applied]) -> Result<Vec<&'static Migration>, MigrateError> {
     let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
     for there in applied {
         match MIGRATIONS.iter().find(|here| here.version == there.version) {
@@ -274,9 +270,8 @@ fn is_complete(applied: &[Applied]) -> Result<bool, MigrateError> {
             _ => {}
         }
     }
-    Ok(MIGRATIONS
-        .iter()
-        .all(|here| applied.iter().any(|there| there.version == here.version)))
+    let is_missing = |here: &&Migration| applied.iter().all(|it| it.version != here.version);
+    Ok(MIGRATIONS.iter().filter(is_missing).collect())
 }
 
 /// Why one try failed.
@@ -345,9 +340,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_applied_is_not_complete() {
-        assert!(matches!(is_complete(&[]), Ok(false)));
-        assert!(matches!(is_complete(&applied()), Ok(true)));
+    fn what_is_not_applied_is_missing() {
+        let versions = |applied: &[Applied]| -> Vec<_> {
+            let missing = missing(applied).unwrap();
+            missing.iter().map(|migration| migration.version).collect()
+        };
+        let all: Vec<_> = MIGRATIONS.iter().map(|it| it.version).collect();
+        assert_eq!(versions(&[]), all);
+        assert_eq!(versions(&applied()[1..]), all[..1]);
+        assert!(versions(&applied()).is_empty());
     }
 
     #[test]
@@ -355,10 +356,10 @@ mod tests {
         let known = MIGRATIONS.len() as i32;
         let mut rows = applied();
         rows.push(newer(known));
-        assert!(matches!(is_complete(&rows), Ok(true)));
+        assert!(missing(&rows).unwrap().is_empty());
         rows.push(newer(known + 1));
         assert!(matches!(
-            is_complete(&rows),
+            missing(&rows),
             Err(MigrateError::Newer { found: 1000, known: k }) if k == known
         ));
     }
@@ -368,7 +369,7 @@ mod tests {
         let mut rows = applied();
         rows[0].checksum[0] ^= 1;
         assert!(matches!(
-            is_complete(&rows),
+            missing(&rows),
             Err(MigrateError::Changed { version: 1 })
         ));
     }

@@ -23,12 +23,6 @@ use crate::Outbox;
 pub use dead::DeadSteps;
 pub use keys::KeySteps;
 
-/// So many rows are looked at in one step of anything.
-const LOOKED_AT: u32 = 10_000;
-
-/// So many rows are changed in one transaction at most, so that no other writer waits for longer.
-const CHANGED_AT_ONCE: usize = 1_000;
-
 /// How many messages are where, from [`Outbox::counts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

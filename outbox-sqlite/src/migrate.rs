@@ -84,11 +84,7 @@ impl Outbox {
     /// Of a dropped call it is open whether it migrated; it may be repeated.
     pub async fn migrate(&self, pool: &SqlitePool) -> Result<(), MigrateError> {
         let mut conn = pool.acquire().await?;
-        let table_is_there = sqlx::query(self.sql(include_str!("../sql/is_migrated.sql")))
-            .fetch_one(&mut *conn)
-            .await?
-            .try_get::<bool, _>(0)?;
-        if table_is_there && self.is_complete(&mut conn).await? {
+        if missing(&self.applied(&mut conn).await?)?.is_empty() {
             return Ok(());
         }
         // IMMEDIATE, so that what another process did meanwhile is seen.
@@ -98,22 +94,15 @@ impl Outbox {
             include_str!("../migrations/0000_migration_table.sql"),
         )
         .await?;
-        let applied = self.applied(&mut tx).await?;
-        is_complete(&applied)?;
-        for migration in MIGRATIONS {
-            if applied
-                .iter()
-                .all(|there| there.version != migration.version)
-            {
-                self.run_script(&mut tx, migration.sql).await?;
-                sqlx::query(self.sql(include_str!("../sql/record_migration.sql")))
-                    .bind(migration.version)
-                    .bind(migration.name)
-                    .bind(migration.checksum())
-                    .bind(migration.compatible_from)
-                    .execute(&mut *tx)
-                    .await?;
-            }
+        for migration in missing(&self.applied(&mut tx).await?)? {
+            self.run_script(&mut tx, migration.sql).await?;
+            sqlx::query(self.sql(include_str!("../sql/record_migration.sql")))
+                .bind(migration.version)
+                .bind(migration.name)
+                .bind(migration.checksum())
+                .bind(migration.compatible_from)
+                .execute(&mut *tx)
+                .await?;
         }
         Ok(tx.commit().await?)
     }
@@ -124,20 +113,8 @@ impl Outbox {
         pool: &SqlitePool,
     ) -> Result<Vec<i64>, MigrateError> {
         let mut conn = pool.acquire().await?;
-        let table_is_there = sqlx::query(self.sql(include_str!("../sql/is_migrated.sql")))
-            .fetch_one(&mut *conn)
-            .await?
-            .try_get::<bool, _>(0)?;
-        let applied = if table_is_there {
-            self.applied(&mut conn).await?
-        } else {
-            Vec::new()
-        };
-        is_complete(&applied)?;
-        let versions = MIGRATIONS.iter().map(|migration| migration.version);
-        Ok(versions
-            .filter(|version| applied.iter().all(|there| there.version != *version))
-            .collect())
+        let missing = missing(&self.applied(&mut conn).await?)?;
+        Ok(missing.iter().map(|migration| migration.version).collect())
     }
 
     async fn run_script(
@@ -151,11 +128,14 @@ impl Outbox {
         Ok(())
     }
 
-    async fn is_complete(&self, conn: &mut SqliteConnection) -> Result<bool, MigrateError> {
-        is_complete(&self.applied(conn).await?)
-    }
-
     async fn applied(&self, conn: &mut SqliteConnection) -> Result<Vec<Applied>, sqlx::Error> {
+        let table_is_there: bool =
+            sqlx::query_scalar(self.sql(include_str!("../sql/is_migrated.sql")))
+                .fetch_one(&mut *conn)
+                .await?;
+        if !table_is_there {
+            return Ok(Vec::new());
+        }
         let rows = sqlx::query(self.sql(include_str!("../sql/applied_migrations.sql")))
             .fetch_all(conn)
             .await?;
@@ -186,8 +166,8 @@ impl Migration {
     }
 }
 
-/// Whether nothing is left to do.
-fn is_complete(applied: &[Applied]) -> Result<bool, MigrateError> {
+/// The migrations that are left to do, unless what was applied does not fit this version.
+fn missing(applied: &[Applied]) -> Result<Vec<&'static Migration>, MigrateError> {
     let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
     for there in applied {
         match MIGRATIONS.iter().find(|here| here.version == there.version) {
@@ -205,9 +185,8 @@ fn is_complete(applied: &[Applied]) -> Result<bool, MigrateError> {
             _ => {}
         }
     }
-    Ok(MIGRATIONS
-        .iter()
-        .all(|here| applied.iter().any(|there| there.version == here.version)))
+    let is_missing = |here: &&Migration| applied.iter().all(|it| it.version != here.version);
+    Ok(MIGRATIONS.iter().filter(is_missing).collect())
 }
 
 #[cfg(test)]
@@ -242,9 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_applied_is_not_complete() {
-        assert!(matches!(is_complete(&[]), Ok(false)));
-        assert!(matches!(is_complete(&applied()), Ok(true)));
+    fn what_is_not_applied_is_missing() {
+        let versions = |applied: &[Applied]| -> Vec<_> {
+            let missing = missing(applied).unwrap();
+            missing.iter().map(|migration| migration.version).collect()
+        };
+        let all: Vec<_> = MIGRATIONS.iter().map(|it| it.version).collect();
+        assert_eq!(versions(&[]), all);
+        assert_eq!(versions(&applied()[1..]), all[..1]);
+        assert!(versions(&applied()).is_empty());
     }
 
     #[test]
@@ -252,10 +237,10 @@ mod tests {
         let known = MIGRATIONS.len() as i64;
         let mut rows = applied();
         rows.push(newer(known));
-        assert!(matches!(is_complete(&rows), Ok(true)));
+        assert!(missing(&rows).unwrap().is_empty());
         rows.push(newer(known + 1));
         assert!(matches!(
-            is_complete(&rows),
+            missing(&rows),
             Err(MigrateError::Newer { found: 1000, known: k }) if k == known
         ));
     }
@@ -265,7 +250,7 @@ mod tests {
         let mut rows = applied();
         rows[0].checksum.push('0');
         assert!(matches!(
-            is_complete(&rows),
+            missing(&rows),
             Err(MigrateError::Changed { version: 1 })
         ));
     }

@@ -1,5 +1,7 @@
 //! How an outbox stands, at one moment.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -114,6 +116,36 @@ pub struct TopicCounts {
     pub parked: u64,
     /// Messages that were given up.
     pub dead: u64,
+}
+
+impl TopicCounts {
+    /// For stores: the [`topics`](Status::topics) of a status, of how many messages of each topic are waiting,
+    /// parked and dead, where each of these was asked for at most `most` topics. The list has no more of
+    /// them either; the second value is whether there are more.
+    pub fn list(places: [Vec<(String, u64)>; 3], most: usize) -> (Vec<Self>, bool) {
+        let mut by_topic: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+        let mut more = false;
+        for (place, counts) in places.into_iter().enumerate() {
+            more |= counts.len() >= most;
+            for (topic, number) in counts {
+                by_topic.entry(topic).or_default()[place] += number;
+            }
+        }
+        more |= by_topic.len() > most;
+        let counts = by_topic.into_iter();
+        let mut topics: Vec<Self> = counts
+            .map(|(topic, [waiting, parked, dead])| Self {
+                topic,
+                waiting,
+                parked,
+                dead,
+            })
+            .collect();
+        // Those with as many stay in the order of their names.
+        topics.sort_by_key(|counts| Reverse(counts.waiting + counts.parked + counts.dead));
+        topics.truncate(most);
+        (topics, more)
+    }
 }
 
 /// What went in and out of the waiting messages since the server's statistics were last reset.
@@ -233,6 +265,32 @@ mod tests {
         assert_eq!(rates(status(100, traffic(1_000, 500))), None, "no time");
         assert_eq!(rates(status(90, traffic(1_000, 500))), None, "back");
         assert_eq!(rates(status(110, None)), None);
+    }
+
+    #[test]
+    fn topics_are_listed_by_their_messages() {
+        let counts = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
+            all.iter()
+                .map(|&(topic, n)| (topic.to_owned(), n))
+                .collect()
+        };
+        let places = || {
+            [
+                counts(&[("b", 1), ("a", 1)]),
+                counts(&[("c", 2)]),
+                counts(&[("a", 4), ("d", 1)]),
+            ]
+        };
+        let (topics, more) = TopicCounts::list(places(), 5);
+        let names: Vec<&str> = topics.iter().map(|it| it.topic.as_str()).collect();
+        assert_eq!((names.as_slice(), more), (&["a", "c", "b", "d"][..], false));
+        let first = &topics[0];
+        assert_eq!((first.waiting, first.parked, first.dead), (1, 0, 4));
+        // Three of four; and as many as could be asked for, behind which there may be another.
+        assert!(TopicCounts::list(places(), 3).1);
+        assert_eq!(TopicCounts::list(places(), 3).0, topics[..3]);
+        let full = [counts(&[("a", 1), ("b", 1)]), vec![], vec![]];
+        assert!(TopicCounts::list(full, 2).1);
     }
 
     #[test]

@@ -9,22 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outbox_core::Uuid;
+use outbox_core::admin::steps::{DeadProgress, DeadStep, LOOKED_AT, Looked, looks_at, portions};
 use outbox_core::admin::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 
-use super::{
-    BEGIN_LOOK, CHANGED_AT_ONCE, LOOKED_AT, count, like, micros, time, to_micros, unsigned,
-};
+use super::{BEGIN_LOOK, count, like, micros, time, to_micros, unsigned};
 use crate::Outbox;
-
-/// A step decides about so many messages at most, each lane's in a transaction of its own.
-const STEP: u32 = 4_000;
-/// A step looks for so many ids at a time.
-const IDS_AT_ONCE: usize = 1_000;
-/// A transaction moves so many bytes of payload at most; one larger message goes alone.
-const BYTES_AT_ONCE: i64 = 16 * 1024 * 1024;
 
 /// What is done with the messages that are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,30 +50,22 @@ pub struct DeadSteps {
     outbox: Outbox,
     pool: PgPool,
     decision: Decision,
-    filter: DeadFilter,
-    limit: u64,
-    /// When the first step began, in microseconds since the epoch.
-    begun: Option<i64>,
-    /// The position behind which the next step looks.
-    after: i64,
-    /// How many of the filter's ids were looked for.
-    ids_done: usize,
-    over: bool,
-    done: Decided,
+    progress: DeadProgress,
 }
 
 /// A message that a decision is about.
 struct Found {
     position: i64,
     lane: i16,
-    bytes: i64,
+    bytes: u64,
     died_ago: Duration,
 }
 
 /// What one look found.
-struct Looked {
+struct Look {
     found: Vec<Found>,
     number: u64,
+    /// The database's clock, in microseconds since the epoch.
     now: i64,
     next: Option<i64>,
 }
@@ -104,23 +87,26 @@ impl Outbox {
         after: Option<i64>,
         limit: u32,
     ) -> Result<DeadPage, sqlx::Error> {
-        let limit = limit.clamp(1, LOOKED_AT);
+        let step = DeadStep {
+            filter,
+            ids: filter.ids.as_deref(),
+            after: after.unwrap_or(i64::MIN),
+            limit: limit.clamp(1, LOOKED_AT),
+            begun: None,
+        };
         let mut tx = pool.begin_with(BEGIN_LOOK).await?;
-        let sql = self.statement(include_str!("../../sql/dead_page.sql"), filter);
-        let ids = filter.ids.as_deref();
-        let rows = query(sql, filter, ids, after.unwrap_or(i64::MIN), limit, None)
+        let look = self.look(&mut tx, &step).await?;
+        let positions: Vec<i64> = look.found.iter().map(|found| found.position).collect();
+        let rows = sqlx::query(self.sql(include_str!("../../sql/dead_rows.sql")))
+            .bind(positions)
+            .persistent(false)
             .fetch_all(&mut *tx)
             .await?;
         tx.commit().await?;
-        let (_, next, now) = looked(&rows, filter, limit)?;
-        let messages = rows
-            .iter()
-            .filter(|row| !matches!(row.try_get::<Option<i64>, _>(3), Ok(None)))
-            .map(|row| dead_message(row, 3));
         Ok(DeadPage {
-            messages: messages.collect::<Result<_, _>>()?,
-            next,
-            now: time(now),
+            messages: rows.iter().map(dead_message).collect::<Result<_, _>>()?,
+            next: look.next,
+            now: time(look.now),
         })
     }
 
@@ -144,7 +130,7 @@ impl Outbox {
         tx.commit().await?;
         row.map(|row| {
             Ok(DeadContent {
-                message: dead_message(&row, 0)?,
+                message: dead_message(&row)?,
                 payload: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Bytes::from),
                 headers: row.try_get(13)?,
             })
@@ -175,36 +161,71 @@ impl Outbox {
         self.decide(pool, filter, Decision::Discard)
     }
 
-    fn decide(&self, pool: &PgPool, mut filter: DeadFilter, decision: Decision) -> DeadSteps {
-        if let Some(ids) = &mut filter.ids {
-            ids.sort_unstable();
-            ids.dedup();
-        }
+    fn decide(&self, pool: &PgPool, filter: DeadFilter, decision: Decision) -> DeadSteps {
         DeadSteps {
             outbox: self.clone(),
             pool: pool.clone(),
             decision,
-            filter,
-            limit: u64::MAX,
-            begun: None,
-            after: i64::MIN,
-            ids_done: 0,
-            over: false,
-            done: Decided::default(),
+            progress: DeadProgress::new(filter),
         }
     }
 
-    /// A statement that looks for what a filter means, by the index that finds it.
-    fn statement(&self, text: &'static str, filter: &DeadFilter) -> SqlStr {
+    /// Looks for what is meant, by the index that finds it.
+    async fn look(
+        &self,
+        conn: &mut PgConnection,
+        step: &DeadStep<'_>,
+    ) -> Result<Look, sqlx::Error> {
+        let filter = step.filter;
         let source = match filter {
             DeadFilter { ids: Some(_), .. } => include_str!("../../sql/dead_from_ids.sql"),
             DeadFilter { key: Some(_), .. } => include_str!("../../sql/dead_from_key.sql"),
             _ => include_str!("../../sql/dead_from_all.sql"),
         };
-        let text = text
+        let statement = include_str!("../../sql/dead_find.sql")
             .replace("{matches}", include_str!("../../sql/dead_matches.sql"))
             .replace("{source}", source);
-        AssertSqlSafe(self.schema.sql(&text)).into_sql_str()
+        let looks_at = looks_at(*filter == DeadFilter::all(), step.limit);
+        let rows = sqlx::query(AssertSqlSafe(self.schema.sql(&statement)).into_sql_str())
+            .bind(step.after)
+            .bind(i64::from(looks_at))
+            .bind(i64::from(step.limit))
+            .bind(step.begun)
+            .bind(step.ids)
+            .bind(&filter.key)
+            .bind(filter.topic.as_ref().map(like))
+            .bind(&filter.error_kind)
+            .bind(filter.older_than.map(to_micros))
+            .bind(filter.younger_than.map(to_micros))
+            .persistent(false)
+            .fetch_all(conn)
+            .await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if let Some(position) = row.try_get(3)? {
+                found.push(Found {
+                    position,
+                    lane: row.try_get(4)?,
+                    bytes: unsigned(row.try_get(5)?),
+                    died_ago: micros(row.try_get(6)?),
+                });
+            }
+        }
+        let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let looked = Looked {
+            number: unsigned(first.try_get(0)?),
+            last: first.try_get(1)?,
+            found: found.len(),
+            last_found: found.last().map(|found| found.position),
+        };
+        // All messages of the ids are looked at, however many use one.
+        let bound = step.ids.is_none().then_some(looks_at);
+        Ok(Look {
+            number: looked.number,
+            next: looked.next(step.limit, bound),
+            now: first.try_get(2)?,
+            found,
+        })
     }
 
     /// A statement that takes out of `dead` what is decided about.
@@ -275,15 +296,16 @@ impl Outbox {
 }
 
 impl DeadSteps {
-    /// Ends after so many messages, those that were enqueued first.
+    /// Ends after so many messages, those that were enqueued first. A filter's ids are looked for 1,000 at a
+    /// time, in the order of the ids: with more of them, first means among those of each thousand.
     pub fn limit(mut self, messages: u64) -> Self {
-        self.limit = messages;
+        self.progress = self.progress.limit(messages);
         self
     }
 
     /// What came of it so far.
     pub fn done(&self) -> Decided {
-        self.done
+        self.progress.done()
     }
 
     /// Looks at up to 10,000 dead messages and decides about up to 4,000 of them. Gives back whether
@@ -299,35 +321,30 @@ impl DeadSteps {
     ///
     /// As after an error. [`done`](Self::done) does not know of the transaction that was under way.
     pub async fn step(&mut self) -> Result<bool, sqlx::Error> {
-        let left = self.limit.saturating_sub(self.done.messages);
-        if self.over || left == 0 {
+        let Some(step) = self.progress.step() else {
             return Ok(false);
-        }
-        let ids = self.ids().map(<[Uuid]>::to_vec);
-        if ids.as_ref().is_some_and(Vec::is_empty) {
-            self.over = true;
-            return Ok(false);
-        }
-        let step = u32::try_from(left).map_or(STEP, |left| left.min(STEP));
-        let looked = self.look(ids.as_deref(), step).await?;
-        let begun = *self.begun.get_or_insert(looked.now);
+        };
+        let mut tx = self.pool.begin_with(BEGIN_LOOK).await?;
+        let look = self.outbox.look(&mut tx, &step).await?;
+        tx.commit().await?;
+        let begun = self.progress.begun(look.now);
         if self.decision == Decision::Count {
-            for found in &looked.found {
-                self.done.add(1, Some(found.died_ago));
+            for found in &look.found {
+                self.progress.decided(1, Some(found.died_ago));
             }
         } else {
-            self.decide(looked.found, begun).await?;
-        }
-        self.done.looked_at += looked.number;
-        match looked.next {
-            Some(next) => self.after = next,
-            None => {
-                self.after = i64::MIN;
-                self.ids_done += ids.as_ref().map_or(0, Vec::len);
-                self.over = ids.is_none();
+            // Lanes that are free first; then those that claims hold, which are waited for.
+            let mut held = Vec::new();
+            for (lane, positions) in transactions(look.found) {
+                if !self.decide(lane, &positions, begun, false).await? {
+                    held.push((lane, positions));
+                }
+            }
+            for (lane, positions) in held {
+                self.decide(lane, &positions, begun, true).await?;
             }
         }
-        Ok(!self.over)
+        Ok(self.progress.looked(look.number, look.next))
     }
 
     /// All steps that are left.
@@ -341,58 +358,11 @@ impl DeadSteps {
     /// As of [`step`](Self::step).
     pub async fn finish(mut self) -> Result<Decided, sqlx::Error> {
         while self.step().await? {}
-        Ok(self.done)
+        Ok(self.done())
     }
 
-    /// The ids that this step looks for; `None`: it does not go by ids.
-    fn ids(&self) -> Option<&[Uuid]> {
-        let left = self.filter.ids.as_ref()?.get(self.ids_done..)?;
-        Some(&left[..left.len().min(IDS_AT_ONCE)])
-    }
-
-    async fn look(&self, ids: Option<&[Uuid]>, limit: u32) -> Result<Looked, sqlx::Error> {
-        let (outbox, filter) = (&self.outbox, &self.filter);
-        let mut tx = self.pool.begin_with(BEGIN_LOOK).await?;
-        let sql = outbox.statement(include_str!("../../sql/dead_step.sql"), filter);
-        let rows = query(sql, filter, ids, self.after, limit, self.begun)
-            .fetch_all(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        let (number, next, now) = looked(&rows, filter, limit)?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if let Some(position) = row.try_get(3)? {
-                found.push(Found {
-                    position,
-                    lane: row.try_get(4)?,
-                    bytes: row.try_get(5)?,
-                    died_ago: micros(row.try_get(6)?),
-                });
-            }
-        }
-        Ok(Looked {
-            found,
-            number,
-            now,
-            next,
-        })
-    }
-
-    /// Lanes that are free first; then those that claims hold, which are waited for.
-    async fn decide(&mut self, found: Vec<Found>, begun: i64) -> Result<(), sqlx::Error> {
-        let mut held = Vec::new();
-        for (lane, positions) in transactions(found) {
-            if !self.decide_lane(lane, &positions, begun, false).await? {
-                held.push((lane, positions));
-            }
-        }
-        for (lane, positions) in held {
-            self.decide_lane(lane, &positions, begun, true).await?;
-        }
-        Ok(())
-    }
-
-    async fn decide_lane(
+    /// One transaction. `false`: a claim has the lane, and was not to be waited for.
+    async fn decide(
         &mut self,
         lane: i16,
         positions: &[i64],
@@ -408,143 +378,35 @@ impl DeadSteps {
             _ => outbox.replay_messages(&mut tx, positions, begun).await?,
         };
         outbox.commit_decision(tx).await?;
-        self.done.add(decided.messages, decided.youngest);
+        self.progress.decided(decided.messages, decided.youngest);
         Ok(true)
     }
 }
 
 /// What goes together: messages of one lane, bounded in number and in bytes.
 fn transactions(found: Vec<Found>) -> Vec<(i16, Vec<i64>)> {
-    let mut lanes: BTreeMap<i16, Vec<Found>> = BTreeMap::new();
+    let mut lanes: BTreeMap<i16, Vec<(i64, u64)>> = BTreeMap::new();
     for message in found {
-        lanes.entry(message.lane).or_default().push(message);
+        let lane = lanes.entry(message.lane).or_default();
+        lane.push((message.position, message.bytes));
     }
-    let mut transactions: Vec<(i16, Vec<i64>)> = Vec::new();
-    for (lane, messages) in lanes {
-        let mut bytes = 0;
-        let mut positions = Vec::new();
-        for message in messages {
-            let full = bytes + message.bytes > BYTES_AT_ONCE || positions.len() >= CHANGED_AT_ONCE;
-            if full && !positions.is_empty() {
-                transactions.push((lane, std::mem::take(&mut positions)));
-                bytes = 0;
-            }
-            bytes += message.bytes;
-            positions.push(message.position);
-        }
-        transactions.push((lane, positions));
-    }
-    transactions
+    let of_lane = |(lane, messages)| portions(messages).into_iter().map(move |it| (lane, it));
+    lanes.into_iter().flat_map(of_lane).collect()
 }
 
-/// The parameters that a page and a step have in common.
-fn query(
-    sql: SqlStr,
-    filter: &DeadFilter,
-    ids: Option<&[Uuid]>,
-    after: i64,
-    limit: u32,
-    begun: Option<i64>,
-) -> Query<'static, Postgres, PgArguments> {
-    sqlx::query(sql)
-        .bind(after)
-        .bind(i64::from(looks_at(filter, limit)))
-        .bind(i64::from(limit))
-        .bind(begun)
-        .bind(ids.map(<[Uuid]>::to_vec))
-        .bind(filter.key.clone())
-        .bind(filter.topic.as_ref().map(like))
-        .bind(filter.error_kind.clone())
-        .bind(filter.older_than.map(to_micros))
-        .bind(filter.younger_than.map(to_micros))
-        .persistent(false)
-}
-
-/// How many messages one look goes over: where all fit, no more than are asked for.
-fn looks_at(filter: &DeadFilter, limit: u32) -> u32 {
-    if *filter == DeadFilter::all() {
-        limit
-    } else {
-        LOOKED_AT
-    }
-}
-
-/// How many messages were looked at, where the next look begins, and the database's clock.
-fn looked(
-    rows: &[PgRow],
-    filter: &DeadFilter,
-    limit: u32,
-) -> Result<(u64, Option<i64>, i64), sqlx::Error> {
-    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
-        return Err(sqlx::Error::RowNotFound);
-    };
-    let number = unsigned(first.try_get(0)?);
-    let end: Option<i64> = first.try_get(1)?;
-    let last_found: Option<i64> = last.try_get(3)?;
-    let bounded = filter.ids.is_none() && number >= u64::from(looks_at(filter, limit));
-    // Where the page is full, what was looked at behind its last message is looked at again.
-    let next = match last_found {
-        Some(_) if rows.len() >= limit as usize && last_found < end => last_found,
-        _ if bounded => end,
-        _ => None,
-    };
-    Ok((number, next, first.try_get(2)?))
-}
-
-/// A message from its columns, the first of which is at `column`.
-fn dead_message(row: &PgRow, column: usize) -> Result<DeadMessage, sqlx::Error> {
+fn dead_message(row: &PgRow) -> Result<DeadMessage, sqlx::Error> {
     Ok(DeadMessage {
-        position: row.try_get(column)?,
-        id: row.try_get(column + 1)?,
-        topic: row.try_get(column + 2)?,
-        key: row.try_get(column + 3)?,
-        payload_bytes: row.try_get::<Option<i64>, _>(column + 4)?.map(unsigned),
-        enqueued_at: time(row.try_get(column + 5)?),
-        died_at: time(row.try_get(column + 6)?),
-        parked: count(row.try_get(column + 7)?),
-        failures: count(row.try_get(column + 8)?),
-        error_kind: row.try_get(column + 9)?,
-        error: row.try_get(column + 10)?,
-        halted: row.try_get(column + 11)?,
+        position: row.try_get(0)?,
+        id: row.try_get(1)?,
+        topic: row.try_get(2)?,
+        key: row.try_get(3)?,
+        payload_bytes: row.try_get::<Option<i64>, _>(4)?.map(unsigned),
+        enqueued_at: time(row.try_get(5)?),
+        died_at: time(row.try_get(6)?),
+        parked: count(row.try_get(7)?),
+        failures: count(row.try_get(8)?),
+        error_kind: row.try_get(9)?,
+        error: row.try_get(10)?,
+        halted: row.try_get(11)?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(position: i64, lane: i16, bytes: i64) -> Found {
-        Found {
-            position,
-            lane,
-            bytes,
-            died_ago: Duration::ZERO,
-        }
-    }
-
-    #[test]
-    fn a_transaction_is_of_one_lane_and_bounded() {
-        let half = BYTES_AT_ONCE / 2;
-        let messages = vec![
-            found(1, 7, half),
-            found(2, 3, 1),
-            found(3, 7, half),
-            found(4, 7, 1),
-            found(5, 3, 3 * BYTES_AT_ONCE),
-            found(6, 3, 1),
-        ];
-        assert_eq!(
-            transactions(messages),
-            [
-                (3, vec![2]),
-                (3, vec![5]),
-                (3, vec![6]),
-                (7, vec![1, 3]),
-                (7, vec![4])
-            ]
-        );
-        let many = (0..2_500).map(|position| found(position, 1, 0)).collect();
-        let lengths: Vec<usize> = transactions(many).iter().map(|(_, p)| p.len()).collect();
-        assert_eq!(lengths, [1_000, 1_000, 500]);
-    }
 }

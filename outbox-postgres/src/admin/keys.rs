@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use outbox_core::admin::steps::{CHANGED_AT_ONCE, DECIDED_AT_ONCE, Looked, looks_at};
 use outbox_core::admin::{Count, Head, HeldKey, KeyFilter, KeyPage, Retried};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr};
 
-use super::{BEGIN_LOOK, CHANGED_AT_ONCE, LOOKED_AT, count, like, time, unsigned};
+use super::{BEGIN_LOOK, count, like, time, unsigned};
 use crate::Outbox;
 
 /// What waits behind a head is counted so far.
 const FOLLOWERS: u64 = 1_000;
 /// A page has so many keys at most, since those behind each are counted.
 const PAGE: u32 = 1_000;
-/// A step makes so many keys due at most, each lane's in a transaction of its own.
-const STEP: u32 = 4_000;
 
 /// Has keys tried at once, step by step: made by [`Outbox::retry_now`], and nothing until its first
 /// step. Each key is looked at once, so it ends, whatever is parked again meanwhile.
@@ -117,11 +116,11 @@ impl KeySteps {
         let outbox = &self.outbox;
         let mut tx = self.pool.begin_with(BEGIN_LOOK).await?;
         let sql = outbox.keys_statement(include_str!("../../sql/keys_step.sql"), &self.filter);
-        let rows = query(sql, &self.filter, Some(from), STEP)
+        let rows = query(sql, &self.filter, Some(from), DECIDED_AT_ONCE)
             .fetch_all(&mut *tx)
             .await?;
         tx.commit().await?;
-        let (number, next) = looked(&rows, 2, &self.filter, STEP)?;
+        let (number, next) = looked(&rows, 2, &self.filter, DECIDED_AT_ONCE)?;
         let mut lanes: BTreeMap<i16, Vec<i64>> = BTreeMap::new();
         for row in &rows {
             if let Some(key_hash) = row.try_get(2)? {
@@ -159,6 +158,7 @@ impl KeySteps {
         Ok(self.done)
     }
 
+    /// One transaction. `false`: a claim has the lane, and was not to be waited for.
     async fn retry(&mut self, lane: i16, keys: &[i64], wait: bool) -> Result<bool, sqlx::Error> {
         let outbox = &self.outbox;
         let Some(mut tx) = outbox.with_lane(&self.pool, lane, wait).await? else {
@@ -184,21 +184,12 @@ fn query(
 ) -> Query<'static, Postgres, PgArguments> {
     sqlx::query(sql)
         .bind(from.unwrap_or(i64::MIN))
-        .bind(i64::from(looks_at(filter, limit)))
+        .bind(i64::from(looks_at(*filter == KeyFilter::all(), limit)))
         .bind(filter.key.clone())
         .bind(filter.topic.as_ref().map(like))
         .bind(filter.halted)
         .bind(i64::from(limit))
         .persistent(false)
-}
-
-/// How many keys one look goes over: where all fit, no more than are asked for.
-fn looks_at(filter: &KeyFilter, limit: u32) -> u32 {
-    if *filter == KeyFilter::all() {
-        limit
-    } else {
-        LOOKED_AT
-    }
 }
 
 /// How many keys were looked at, and where the next look begins; the key itself is at `column`.
@@ -211,15 +202,15 @@ fn looked(
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Err(sqlx::Error::RowNotFound);
     };
-    let number = unsigned(first.try_get(0)?);
-    let end: Option<i64> = first.try_get(1)?;
-    let last_found: Option<i64> = last.try_get(column)?;
-    let behind = match last_found {
-        Some(_) if rows.len() >= limit as usize && last_found < end => last_found,
-        _ if number >= u64::from(looks_at(filter, limit)) => end,
-        _ => None,
+    let looked = Looked {
+        number: unsigned(first.try_get(0)?),
+        last: first.try_get(1)?,
+        found: rows.len(),
+        last_found: last.try_get(column)?,
     };
-    Ok((number, behind.and_then(|last| last.checked_add(1))))
+    let bound = looks_at(*filter == KeyFilter::all(), limit);
+    let behind = looked.next(limit, Some(bound));
+    Ok((looked.number, behind.and_then(|last| last.checked_add(1))))
 }
 
 fn held_key(row: &PgRow) -> Result<HeldKey, sqlx::Error> {

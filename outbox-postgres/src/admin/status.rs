@@ -91,33 +91,15 @@ impl Outbox {
         let tables = self.tables(&mut tx).await?;
         let table = |name: &str| tables.get(name).ok_or_else(missing_tables);
 
-        let mut topics: HashMap<String, TopicCounts> = HashMap::new();
-        let mut more_topics = false;
         let mut counts = [Count::Exact(0); 3];
+        let mut by_topic = [const { Vec::new() }; 3];
         for (place, name) in ["message", "parked", "dead"].into_iter().enumerate() {
             let table = table(name)?;
-            let (total, by_topic) = self.topics(&mut tx, name, table).await?;
+            let (total, topics) = self.topics(&mut tx, name, table).await?;
             counts[place] = table.count(total);
-            more_topics |= by_topic.len() >= TOPICS;
-            for (topic, number) in by_topic {
-                let counts = topics.entry(topic).or_default();
-                match place {
-                    0 => counts.waiting = number,
-                    1 => counts.parked = number,
-                    _ => counts.dead = number,
-                }
-            }
+            by_topic[place] = topics;
         }
-        let mut topics: Vec<TopicCounts> = topics
-            .into_iter()
-            .map(|(topic, counts)| TopicCounts { topic, ..counts })
-            .collect();
-        topics.sort_by(|a, b| {
-            let all = |counts: &TopicCounts| counts.waiting + counts.parked + counts.dead;
-            all(b).cmp(&all(a)).then_with(|| a.topic.cmp(&b.topic))
-        });
-        more_topics |= topics.len() > TOPICS;
-        topics.truncate(TOPICS);
+        let (topics, more_topics) = TopicCounts::list(by_topic, TOPICS);
 
         let blocked = table("blocked")?;
         let keys = sqlx::query(self.sql(include_str!("../../sql/status_keys.sql")))

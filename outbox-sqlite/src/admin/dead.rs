@@ -7,20 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outbox_core::Uuid;
+use outbox_core::admin::steps::{DeadProgress, DeadStep, LOOKED_AT, Looked, looks_at, portions};
 use outbox_core::admin::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
 use serde_json::Value;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqliteConnection, SqlitePool};
 
-use super::{CHANGED_AT_ONCE, LOOKED_AT, glob, millis, text, time, to_millis, unsigned};
+use super::{glob, millis, text, time, to_millis, unsigned};
 use crate::{Outbox, line, wake};
-
-/// A step decides about so many messages at most.
-const STEP: u32 = 4_000;
-/// A step looks for so many ids at a time.
-const IDS_AT_ONCE: usize = 1_000;
-/// A transaction moves so many bytes of payload at most; one larger message goes alone.
-const BYTES_AT_ONCE: i64 = 16 * 1024 * 1024;
 
 /// What is done with the messages that are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,29 +36,21 @@ pub struct DeadSteps {
     outbox: Outbox,
     pool: SqlitePool,
     decision: Decision,
-    filter: DeadFilter,
-    limit: u64,
-    /// When the first step began, in milliseconds since the epoch.
-    begun: Option<i64>,
-    /// The position behind which the next step looks.
-    after: i64,
-    /// How many of the filter's ids were looked for.
-    ids_done: usize,
-    over: bool,
-    done: Decided,
+    progress: DeadProgress,
 }
 
 /// A message that a decision is about.
 struct Found {
     position: i64,
-    bytes: i64,
+    bytes: u64,
     died_ago: Duration,
 }
 
 /// What one look found.
-struct Looked {
+struct Look {
     found: Vec<Found>,
     number: u64,
+    /// The database's clock, in milliseconds since the epoch.
     now: i64,
     next: Option<i64>,
 }
@@ -86,13 +72,17 @@ impl Outbox {
         after: Option<i64>,
         limit: u32,
     ) -> Result<DeadPage, sqlx::Error> {
-        let limit = limit.clamp(1, LOOKED_AT);
+        let step = DeadStep {
+            filter,
+            ids: filter.ids.as_deref(),
+            after: after.unwrap_or(i64::MIN),
+            limit: limit.clamp(1, LOOKED_AT),
+            begun: None,
+        };
         // Both statements see the same.
         let mut tx = pool.begin().await?;
-        let ids = filter.ids.as_deref();
-        let after = after.unwrap_or(i64::MIN);
-        let looked = self.look(&mut tx, filter, ids, after, limit, None).await?;
-        let positions = array(looked.found.iter().map(|found| found.position));
+        let look = self.look(&mut tx, &step).await?;
+        let positions = array(look.found.iter().map(|found| found.position));
         let rows = sqlx::query(self.sql(include_str!("../../sql/dead_rows.sql")))
             .bind(positions)
             .fetch_all(&mut *tx)
@@ -100,8 +90,8 @@ impl Outbox {
         tx.commit().await?;
         Ok(DeadPage {
             messages: rows.iter().map(dead_message).collect::<Result<_, _>>()?,
-            next: looked.next,
-            now: time(looked.now),
+            next: look.next,
+            now: time(look.now),
         })
     }
 
@@ -153,34 +143,22 @@ impl Outbox {
         self.decide(pool, filter, Decision::Discard)
     }
 
-    fn decide(&self, pool: &SqlitePool, mut filter: DeadFilter, decision: Decision) -> DeadSteps {
-        if let Some(ids) = &mut filter.ids {
-            ids.sort_unstable();
-            ids.dedup();
-        }
+    fn decide(&self, pool: &SqlitePool, filter: DeadFilter, decision: Decision) -> DeadSteps {
         DeadSteps {
             outbox: self.clone(),
             pool: pool.clone(),
             decision,
-            filter,
-            limit: u64::MAX,
-            begun: None,
-            after: i64::MIN,
-            ids_done: 0,
-            over: false,
-            done: Decided::default(),
+            progress: DeadProgress::new(filter),
         }
     }
 
+    /// Looks for what is meant, by the index that finds it.
     async fn look(
         &self,
         conn: &mut SqliteConnection,
-        filter: &DeadFilter,
-        ids: Option<&[Uuid]>,
-        after: i64,
-        limit: u32,
-        begun: Option<i64>,
-    ) -> Result<Looked, sqlx::Error> {
+        step: &DeadStep<'_>,
+    ) -> Result<Look, sqlx::Error> {
+        let filter = step.filter;
         let source = match filter {
             DeadFilter { ids: Some(_), .. } => include_str!("../../sql/dead_from_ids.sql"),
             DeadFilter { key: Some(_), .. } => include_str!("../../sql/dead_from_key.sql"),
@@ -189,22 +167,20 @@ impl Outbox {
         let statement = include_str!("../../sql/dead_find.sql")
             .replace("{matches}", include_str!("../../sql/dead_matches.sql"))
             .replace("{source}", source);
-        // Where all fit, no more are looked at than are asked for.
-        let looks_at = if *filter == DeadFilter::all() {
-            limit
-        } else {
-            LOOKED_AT
-        };
+        let looks_at = looks_at(*filter == DeadFilter::all(), step.limit);
+        let ids = step
+            .ids
+            .map(|ids| array(ids.iter().map(|id| id.simple().to_string())));
         let rows = sqlx::query(AssertSqlSafe(self.prefix.sql(&statement)).into_sql_str())
-            .bind(after)
+            .bind(step.after)
             .bind(looks_at)
-            .bind(limit)
-            .bind(begun)
-            .bind(ids.map(|ids| array(ids.iter().map(|id| id.simple().to_string()))))
+            .bind(step.limit)
+            .bind(step.begun)
+            .bind(ids)
             .bind(filter.key.as_deref().map(line::of_key))
-            .bind(filter.key.clone())
+            .bind(&filter.key)
             .bind(filter.topic.as_ref().map(glob))
-            .bind(filter.error_kind.clone())
+            .bind(&filter.error_kind)
             .bind(filter.older_than.map(to_millis))
             .bind(filter.younger_than.map(to_millis))
             .fetch_all(conn)
@@ -214,26 +190,23 @@ impl Outbox {
             if let Some(position) = row.try_get(3)? {
                 found.push(Found {
                     position,
-                    bytes: row.try_get(4)?,
+                    bytes: unsigned(row.try_get(4)?),
                     died_ago: millis(row.try_get(5)?),
                 });
             }
         }
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let number = unsigned(first.try_get(0)?);
-        let end: Option<i64> = first.try_get(1)?;
-        let last_found = found.last().map(|found| found.position);
-        let next = match last_found {
-            // What was looked at behind the last message of a full page is looked at again.
-            Some(_) if found.len() >= limit as usize && last_found < end => last_found,
-            _ if number >= u64::from(looks_at) => end,
-            _ => None,
+        let looked = Looked {
+            number: unsigned(first.try_get(0)?),
+            last: first.try_get(1)?,
+            found: found.len(),
+            last_found: found.last().map(|found| found.position),
         };
-        Ok(Looked {
-            found,
-            number,
+        Ok(Look {
+            number: looked.number,
+            next: looked.next(step.limit, Some(looks_at)),
             now: first.try_get(2)?,
-            next,
+            found,
         })
     }
 
@@ -252,15 +225,16 @@ impl Outbox {
 }
 
 impl DeadSteps {
-    /// Ends after so many messages, those that were enqueued first.
+    /// Ends after so many messages, those that were enqueued first. A filter's ids are looked for 1,000 at a
+    /// time, in the order of the ids: with more of them, first means among those of each thousand.
     pub fn limit(mut self, messages: u64) -> Self {
-        self.limit = messages;
+        self.progress = self.progress.limit(messages);
         self
     }
 
     /// What came of it so far.
     pub fn done(&self) -> Decided {
-        self.done
+        self.progress.done()
     }
 
     /// Looks at up to 10,000 dead messages and decides about up to 4,000 of them. Gives back whether
@@ -275,48 +249,24 @@ impl DeadSteps {
     ///
     /// As after an error. [`done`](Self::done) does not know of the transaction that was under way.
     pub async fn step(&mut self) -> Result<bool, sqlx::Error> {
-        let left = self.limit.saturating_sub(self.done.messages);
-        if self.over || left == 0 {
+        let Some(step) = self.progress.step() else {
             return Ok(false);
-        }
-        let ids = self.ids().map(<[Uuid]>::to_vec);
-        if ids.as_ref().is_some_and(Vec::is_empty) {
-            self.over = true;
-            return Ok(false);
-        }
-        let step = u32::try_from(left).map_or(STEP, |left| left.min(STEP));
+        };
         let mut conn = self.pool.acquire().await?;
-        let (outbox, filter) = (&self.outbox, &self.filter);
-        let looked = outbox.look(
-            &mut conn,
-            filter,
-            ids.as_deref(),
-            self.after,
-            step,
-            self.begun,
-        );
-        let looked = looked.await?;
+        let look = self.outbox.look(&mut conn, &step).await?;
         drop(conn);
-        let begun = *self.begun.get_or_insert(looked.now);
+        let begun = self.progress.begun(look.now);
         if self.decision == Decision::Count {
-            for found in &looked.found {
-                self.done.add(1, Some(found.died_ago));
+            for found in &look.found {
+                self.progress.decided(1, Some(found.died_ago));
             }
         } else {
-            for positions in transactions(&looked.found) {
+            let messages = look.found.iter().map(|found| (found.position, found.bytes));
+            for positions in portions(messages) {
                 self.decide(&positions, begun).await?;
             }
         }
-        self.done.looked_at += looked.number;
-        match looked.next {
-            Some(next) => self.after = next,
-            None => {
-                self.after = i64::MIN;
-                self.ids_done += ids.as_ref().map_or(0, Vec::len);
-                self.over = ids.is_none();
-            }
-        }
-        Ok(!self.over)
+        Ok(self.progress.looked(look.number, look.next))
     }
 
     /// All steps that are left.
@@ -330,13 +280,7 @@ impl DeadSteps {
     /// As of [`step`](Self::step).
     pub async fn finish(mut self) -> Result<Decided, sqlx::Error> {
         while self.step().await? {}
-        Ok(self.done)
-    }
-
-    /// The ids that this step looks for; `None`: it does not go by ids.
-    fn ids(&self) -> Option<&[Uuid]> {
-        let left = self.filter.ids.as_ref()?.get(self.ids_done..)?;
-        Some(&left[..left.len().min(IDS_AT_ONCE)])
+        Ok(self.done())
     }
 
     /// One transaction.
@@ -374,30 +318,10 @@ impl DeadSteps {
         tx.commit().await?;
         wake::soon();
         for (.., died_ago) in decided {
-            self.done.add(1, Some(millis(died_ago)));
+            self.progress.decided(1, Some(millis(died_ago)));
         }
         Ok(())
     }
-}
-
-/// What goes into one transaction, bounded in number and in bytes.
-fn transactions(found: &[Found]) -> Vec<Vec<i64>> {
-    let mut transactions = Vec::new();
-    let mut bytes = 0;
-    let mut positions = Vec::new();
-    for message in found {
-        let full = bytes + message.bytes > BYTES_AT_ONCE || positions.len() >= CHANGED_AT_ONCE;
-        if full && !positions.is_empty() {
-            transactions.push(std::mem::take(&mut positions));
-            bytes = 0;
-        }
-        bytes += message.bytes;
-        positions.push(message.position);
-    }
-    if !positions.is_empty() {
-        transactions.push(positions);
-    }
-    transactions
 }
 
 /// As SQLite takes many values at once.
@@ -420,34 +344,4 @@ fn dead_message(row: &SqliteRow) -> Result<DeadMessage, sqlx::Error> {
         error: row.try_get(10)?,
         halted: row.try_get(11)?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_transaction_is_bounded() {
-        let found = |position, bytes| Found {
-            position,
-            bytes,
-            died_ago: Duration::ZERO,
-        };
-        let half = BYTES_AT_ONCE / 2;
-        let messages = [
-            found(1, half),
-            found(2, half),
-            found(3, 1),
-            found(4, 3 * BYTES_AT_ONCE),
-            found(5, 1),
-        ];
-        assert_eq!(
-            transactions(&messages),
-            [vec![1, 2], vec![3], vec![4], vec![5]]
-        );
-        let many: Vec<Found> = (0..2_500).map(|position| found(position, 0)).collect();
-        let lengths: Vec<usize> = transactions(&many).iter().map(Vec::len).collect();
-        assert_eq!(lengths, [1_000, 1_000, 500]);
-        assert!(transactions(&[]).is_empty());
-    }
 }

@@ -185,6 +185,11 @@ fn migrations(missing: Result<Vec<i64>, MigrateError>) -> Finding {
             format!("the migrations {missing:?} are missing"),
             "`outbox migrate` applies them, or `Outbox::migrate`",
         ),
+        Err(MigrateError::Database(error)) => (
+            Severity::Unknown,
+            error.to_string(),
+            "see that the file can be read",
+        ),
         Err(error) => (
             Severity::Problem,
             error.to_string(),

@@ -1,20 +1,19 @@
 //! Keys that are held up: lists of them, and having them tried at once.
 
+use outbox_core::admin::steps::{CHANGED_AT_ONCE, DECIDED_AT_ONCE, Looked, looks_at};
 use outbox_core::admin::{Count, Head, HeldKey, KeyFilter, KeyPage, Retried};
 use serde_json::Value;
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqlStr, Sqlite, SqlitePool};
 
-use super::{CHANGED_AT_ONCE, LOOKED_AT, glob, text, time, unsigned};
+use super::{glob, text, time, unsigned};
 use crate::{Outbox, line, wake};
 
 /// What waits behind a head is counted so far.
 const FOLLOWERS: u64 = 1_000;
 /// A page has so many keys at most, since those behind each are counted.
 const PAGE: u32 = 1_000;
-/// A step makes so many keys due at most.
-const STEP: u32 = 4_000;
 
 /// Has keys tried at once, step by step: made by [`Outbox::retry_now`], and nothing until its first
 /// step. Each key is looked at once, so it ends, whatever is parked again meanwhile.
@@ -106,10 +105,10 @@ impl KeySteps {
         let sql = self
             .outbox
             .keys_statement(include_str!("../../sql/keys_step.sql"));
-        let rows = query(sql, &self.filter, from, STEP)
+        let rows = query(sql, &self.filter, from, DECIDED_AT_ONCE)
             .fetch_all(&self.pool)
             .await?;
-        let (number, next) = looked(&rows, 2, &self.filter, STEP)?;
+        let (number, next) = looked(&rows, 2, &self.filter, DECIDED_AT_ONCE)?;
         let mut lines: Vec<i64> = Vec::new();
         for row in &rows {
             lines.extend(row.try_get::<Option<i64>, _>(2)?);
@@ -157,20 +156,11 @@ fn query(
     sqlx::query(sql)
         .bind(from)
         .bind(to)
-        .bind(looks_at(filter, limit))
+        .bind(looks_at(*filter == KeyFilter::all(), limit))
         .bind(filter.key.clone())
         .bind(filter.topic.as_ref().map(glob))
         .bind(filter.halted)
         .bind(limit)
-}
-
-/// How many keys one look goes over: where all fit, no more than are asked for.
-fn looks_at(filter: &KeyFilter, limit: u32) -> u32 {
-    if *filter == KeyFilter::all() {
-        limit
-    } else {
-        LOOKED_AT
-    }
 }
 
 /// How many keys were looked at, and where the next look begins; the key itself is at `column`.
@@ -183,15 +173,15 @@ fn looked(
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Err(sqlx::Error::RowNotFound);
     };
-    let number = unsigned(first.try_get(0)?);
-    let end: Option<i64> = first.try_get(1)?;
-    let last_found: Option<i64> = last.try_get(column)?;
-    let behind = match last_found {
-        Some(_) if rows.len() >= limit as usize && last_found < end => last_found,
-        _ if number >= u64::from(looks_at(filter, limit)) => end,
-        _ => None,
+    let looked = Looked {
+        number: unsigned(first.try_get(0)?),
+        last: first.try_get(1)?,
+        found: rows.len(),
+        last_found: last.try_get(column)?,
     };
-    Ok((number, behind.and_then(|last| last.checked_add(1))))
+    let bound = looks_at(*filter == KeyFilter::all(), limit);
+    let behind = looked.next(limit, Some(bound));
+    Ok((looked.number, behind.and_then(|last| last.checked_add(1))))
 }
 
 fn held_key(row: &SqliteRow) -> Result<HeldKey, sqlx::Error> {

@@ -1,7 +1,5 @@
 //! How an outbox stands, in a bounded time whatever is in it: rows are counted up to a bound.
 
-use std::collections::HashMap;
-
 use outbox_core::admin::{Count, Gauges, Status, TopicCounts};
 use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqliteConnection, SqlitePool};
 
@@ -30,32 +28,15 @@ impl Outbox {
         let paused = self.paused(pool).await?;
         // The statements see the same.
         let mut tx = pool.begin().await?;
-        let mut topics: HashMap<String, TopicCounts> = HashMap::new();
-        let mut more_topics = false;
         let mut counts = [Count::Exact(0); 3];
+        let mut by_topic = [const { Vec::new() }; 3];
         for (place, table) in ["message", "parked", "dead"].into_iter().enumerate() {
-            let (total, by_topic) = self.topics(&mut tx, table).await?;
+            let (total, topics) = self.topics(&mut tx, table).await?;
             counts[place] = Count::up_to(COUNTED, total);
-            more_topics |= by_topic.len() >= TOPICS || total > COUNTED;
-            for (topic, number) in by_topic {
-                let counts = topics.entry(topic).or_default();
-                match place {
-                    0 => counts.waiting += number,
-                    1 => counts.parked += number,
-                    _ => counts.dead += number,
-                }
-            }
+            by_topic[place] = topics;
         }
-        let mut topics: Vec<TopicCounts> = topics
-            .into_iter()
-            .map(|(topic, counts)| TopicCounts { topic, ..counts })
-            .collect();
-        topics.sort_by(|a, b| {
-            let all = |counts: &TopicCounts| counts.waiting + counts.parked + counts.dead;
-            all(b).cmp(&all(a)).then_with(|| a.topic.cmp(&b.topic))
-        });
-        more_topics |= topics.len() > TOPICS;
-        topics.truncate(TOPICS);
+        let (topics, more) = TopicCounts::list(by_topic, TOPICS);
+        let more_topics = more || counts.iter().any(|it| matches!(it, Count::AtLeast(_)));
         let keys = sqlx::query(self.sql(include_str!("../../sql/status_keys.sql")))
             .bind((COUNTED + 1) as i64)
             .fetch_one(&mut *tx)

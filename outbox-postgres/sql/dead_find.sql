@@ -1,5 +1,5 @@
--- The next dead messages that a decision is about: up to `$3` of `$2` that are looked at, with the lane
--- and the bytes of each. One row without a message where nothing fits.
+-- The next dead messages in the order of enqueue: up to `$3` that fit of `$2` that are looked at, with the
+-- lane and the bytes of each. One row without a message where nothing fits.
 WITH candidate AS MATERIALIZED (
     SELECT dead.position, (dead.key_hash & 63)::smallint AS lane,
            coalesce(octet_length(dead.payload), 0)::bigint AS bytes,
