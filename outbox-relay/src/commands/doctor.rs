@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Look at the database alone
     #[arg(long)]
     no_brokers: bool,
+    /// Exit code 1 for a warning too
+    #[arg(long)]
+    strict: bool,
 }
 
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<ExitCode, Failure> {
@@ -61,11 +64,12 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<Exit
     } else {
         text(&findings, arguments.all)
     })?;
+    let fails = match arguments.strict {
+        true => Severity::Warning,
+        false => Severity::Problem,
+    };
     Ok(
-        match findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Problem)
-        {
+        match findings.iter().any(|finding| finding.severity >= fails) {
             true => ExitCode::FAILURE,
             false => ExitCode::SUCCESS,
         },
@@ -76,12 +80,13 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<Exit
 async fn look_at_store(settings: &Settings) -> Result<(Vec<Finding>, Vec<String>), Failure> {
     let store = Store::reach(&settings.store).await?;
     let mut found = store.doctor().await?;
-    if is_pooler_configured(settings) {
-        let pooler = found.iter_mut().find(|finding| finding.check == "pooler");
-        // It does what the warning asks for.
-        if let Some(finding) = pooler.filter(|finding| finding.severity == Severity::Warning) {
-            finding.severity = Severity::Fine;
-        }
+    let pooler = found.iter_mut().find(|finding| finding.check == "pooler");
+    if let Some(finding) = pooler.filter(|finding| finding.severity == Severity::Warning) {
+        // A relay that knows of its pooler works, and one that does not gets no connection through it.
+        finding.severity = match is_pooler_configured(settings) {
+            true => Severity::Fine,
+            false => Severity::Problem,
+        };
     }
     // Where the tables are missing, that has been found.
     let status = store.status().await;

@@ -17,7 +17,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 use uuid::Uuid;
 
-use crate::scene::with_scene;
+use crate::scene::{until, with_scene};
 
 const BROKERS: [&str; 4] = ["amqp", "kafka", "nats", "redis"];
 
@@ -146,6 +146,9 @@ async fn a_forgotten_transaction_is_found_with_its_holder() {
         sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
         let doctor = ["doctor", "--no-brokers", "--all", "--set", &setting];
         let shown = scene.done(&doctor).await;
+        // No relay is there, of which it warns.
+        let strict = scene.outbox(&[&doctor[..], &["--strict"]].concat()).await;
+        assert_eq!(strict.code, 1, "{strict:?}");
         forgotten.close().await.unwrap();
         scene
             .execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
@@ -157,6 +160,52 @@ async fn a_forgotten_transaction_is_found_with_its_holder() {
             line.is_some_and(|line| line.contains("idle in transaction")),
             "{shown}"
         );
+    })
+    .await;
+}
+
+/// The commands work through a pooler whatever is configured; a relay that does not know of it does not.
+#[tokio::test]
+async fn through_a_pooler() {
+    let pooler = format!("store.url={}", address("OUTBOX_TEST_PGBOUNCER_URL"));
+    let broker = "[broker.events]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n";
+    with_scene(broker, async |scene| {
+        let through = async |arguments: &[&str], knows: &str| {
+            let settings = ["--set", &pooler, "--set", knows];
+            scene.outbox(&[arguments, &settings].concat()).await
+        };
+        for (knows, expected) in [
+            ("store.pooler=false", "problem"),
+            ("store.pooler=true", "fine"),
+        ] {
+            for arguments in [
+                &["migrate"][..],
+                &["enqueue", "orders.placed", "{}"],
+                &["status"],
+                &["keys"],
+                &["keys", "retry", "--all"],
+                &["pause", "orders.*"],
+                &["resume", "orders.*"],
+                &["dead", "list"],
+                &["dead", "discard", "--all", "--yes"],
+                &["check", "--max-dead", "0"],
+            ] {
+                let answer = through(arguments, knows).await;
+                assert_eq!(answer.code, 0, "{arguments:?} {answer:?}");
+            }
+            let doctor = through(&["doctor", "--no-brokers", "--json"], knows).await;
+            let findings = findings(&doctor.out);
+            let pooler = findings.iter().find(|finding| finding["check"] == "pooler");
+            assert_eq!(pooler.unwrap()["severity"], expected, "{findings:?}");
+        }
+        let _relay = scene.start(&["run", "--set", &pooler, "--set", "store.pooler=true"]);
+        until("a relay works through it", async || {
+            let status = scene.json(&["status"]).await;
+            status["relays"]
+                .as_array()
+                .is_some_and(|relays| !relays.is_empty())
+        })
+        .await;
     })
     .await;
 }

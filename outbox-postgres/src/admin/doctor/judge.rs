@@ -489,13 +489,15 @@ pub(super) fn schema(schema: &str, facts: &SchemaFacts) -> Vec<Finding> {
 }
 
 pub(super) fn relay(relays: usize, waiting: bool) -> Finding {
+    const START: &str =
+        "start one, such as `outbox run`; if one should run, its log says what it waits for";
     let check = Check {
         check: RELAY,
         why: "without one nothing is delivered",
     };
     match (relays, waiting) {
-        (0, true) => check.problem("messages wait and no relay is connected", "start one"),
-        (0, false) => check.warning("no relay is connected", "start one"),
+        (0, true) => check.problem("messages wait and no relay is connected", START),
+        (0, false) => check.warning("no relay is connected", START),
         (1.., _) => check.fine("connected"),
     }
 }
