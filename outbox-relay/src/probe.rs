@@ -24,28 +24,27 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the broker that is configured under `[broker.NAME]`.
 pub(crate) async fn ask(name: &str, settings: &Broker, topics: &[String]) -> Result<Answer, Away> {
-    let section = format!("broker.{name}");
     match settings {
         #[cfg(feature = "amqp")]
-        Broker::Amqp(settings) => amqp::ask(&section, settings, topics).await,
+        Broker::Amqp(settings) => amqp::ask(&format!("broker.{name}"), settings, topics).await,
         #[cfg(feature = "kafka")]
         Broker::Kafka(settings) => kafka::ask(settings, topics).await,
         #[cfg(feature = "nats")]
-        Broker::Nats(settings) => nats::ask(&section, settings, topics).await,
+        Broker::Nats(settings) => nats::ask(&format!("broker.{name}"), settings, topics).await,
         #[cfg(feature = "redis")]
-        Broker::Redis(settings) => redis::ask(&section, settings, topics).await,
+        Broker::Redis(settings) => redis::ask(&format!("broker.{name}"), settings, topics).await,
         #[allow(unreachable_patterns, reason = "reached where a feature is off")]
-        _ => Err(Away("this program was built without it".to_owned())),
+        _ => Err(Away(format!(
+            "broker.{name}.kind: this program was built without it"
+        ))),
     }
 }
 
 /// What a broker has for a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is there; what it is.
+    /// A message finds it; what it is.
     Found(String),
-    /// It is not there, and the first message makes it.
-    MadeByFirstMessage(String),
     /// A message would fail, and why.
     Missing(String),
     /// The broker does not say, and why.
@@ -67,6 +66,7 @@ pub(crate) struct Answer {
 pub(crate) struct Away(pub(crate) String);
 
 impl Away {
+    #[cfg(any(feature = "amqp", feature = "nats"))]
     fn silent() -> Self {
         Self(format!("no answer within {} s", PATIENCE.as_secs()))
     }

@@ -188,12 +188,6 @@ fn unreachable(name: &str, reason: &str) -> Finding {
 fn of_place(broker: &str, topic: &str, place: Place) -> Finding {
     let (severity, what, why, mend) = match place {
         Place::Found(what) => (Severity::Fine, what, "", String::new()),
-        Place::MadeByFirstMessage(what) => (
-            Severity::Fine,
-            format!("{what}, the first message makes it"),
-            "",
-            String::new(),
-        ),
         Place::Missing(what) => (
             Severity::Problem,
             what,

@@ -42,7 +42,9 @@ async fn look(connection: &mut MultiplexedConnection, stream: &str, create: bool
         .await;
     match asked.as_deref() {
         Ok("stream") => Place::Found("a stream".to_owned()),
-        Ok("none") if create => Place::MadeByFirstMessage("no stream yet".to_owned()),
+        Ok("none") if create => {
+            Place::Found("no stream yet, the first message makes it".to_owned())
+        }
         Ok("none") => Place::Missing(format!("there is no stream {stream:?}")),
         Ok(other) => Place::Missing(format!("the key {stream:?} holds a {other}, not a stream")),
         Err(error) => Place::Unknown(match error.kind() {

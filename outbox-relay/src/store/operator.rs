@@ -10,7 +10,9 @@ use outbox_core::admin::{
 use outbox_core::{TopicPattern, Uuid};
 use tokio::time::timeout;
 
-use super::{Opened, Store};
+#[cfg(feature = "postgres")]
+use super::Opened;
+use super::Store;
 use crate::failure::{Failure, chain};
 use crate::settings;
 
@@ -79,13 +81,16 @@ impl Store {
     /// Opens the outbox, and makes sure that its database answers and has the tables.
     pub(crate) async fn ready(settings: &settings::Store) -> Result<Self, Failure> {
         let store = Self::open(settings)?;
-        #[cfg(feature = "postgres")]
-        if let Self::Postgres(postgres) = &store {
-            match postgres.relay().await? {
+        match &store {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(postgres) => match postgres.relay().await? {
                 Opened::Store(_) => {}
                 Opened::NotMigrated => return Err(Failure::new(NOT_MIGRATED)),
                 Opened::NotYet(reason) => return Err(Failure::new(reason)),
-            }
+            },
+            // Its relay's side is a lock that others may hold; what is missing is said by the first look.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => {}
         }
         Ok(store)
     }
