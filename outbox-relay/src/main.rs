@@ -16,6 +16,8 @@ mod pause;
 mod probe;
 mod settings;
 mod signals;
+#[cfg(feature = "otel")]
+mod spans;
 mod store;
 mod terminal;
 mod text;

@@ -20,6 +20,8 @@ use crate::http::{self, Progress};
 use crate::pause::Pausable;
 use crate::settings::{self, InvalidSettings, Settings};
 use crate::signals::Signals;
+#[cfg(feature = "otel")]
+use crate::spans::Exporter;
 use crate::store::{Opened, RelayStore, Store};
 use crate::{broker, logs, metrics};
 
@@ -42,6 +44,8 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let publisher = broker::open_all(&settings).await?;
     let publisher = Pausable::new(publisher, Arc::clone(&store));
     logs::start(&settings.log)?;
+    #[cfg(feature = "otel")]
+    let spans = Exporter::start()?;
     let mut signals = Signals::install().map_err(Failure::of)?;
     let progress = Progress::default();
     if let Some(listen) = settings.http.listen {
@@ -74,6 +78,10 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
         "the relay runs",
     );
     deliver(relay, settings.relay.shutdown_grace.0, signals, &progress).await;
+    #[cfg(feature = "otel")]
+    if let Some(spans) = spans {
+        spans.stop().await;
+    }
     Ok(())
 }
 

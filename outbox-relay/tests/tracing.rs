@@ -1,0 +1,352 @@
+//! Spans of the program at a collector of OpenTelemetry, as `docs/tracing.md` has it: an outbox in a file, a
+//! real Redis, and a collector of the test's own.
+
+#![cfg(feature = "otel")]
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use axum::serve::Listener;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
+use outbox_conformance::address;
+use prost::Message as _;
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use uuid::Uuid;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const SPAN: &str = "00f067aa0ba902b7";
+
+#[tokio::test]
+async fn the_last_spans_reach_a_secured_collector_before_the_end() {
+    let certificates = address("OUTBOX_TEST_CERTIFICATES");
+    let collector = Collector::with_tls(Path::new(&certificates)).await;
+    let program = Program::new().await;
+    program.enqueue("01").await;
+    let endpoint = format!("https://localhost:{}", collector.address.port());
+    let relay = program.start(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=of%20ours"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "3600000"),
+        ("SSL_CERT_FILE", &format!("{certificates}/ca.pem")),
+    ]);
+    program.delivers(1).await;
+    program.stop(relay).await;
+    program.clean().await;
+
+    let spans = collector.spans();
+    let [span] = &spans[..] else {
+        panic!("{spans:?}\n{}", program.log())
+    };
+    assert_eq!(span.name, format!("publish {}", program.topic));
+    assert_eq!(links(span), [(TRACE.to_owned(), SPAN.to_owned())]);
+    let destination = text(&span.attributes, "messaging.destination.name");
+    assert_eq!(destination.as_ref(), Some(&program.topic));
+    assert_eq!(collector.service().as_deref(), Some("outbox"));
+    assert_eq!(collector.header("api-key"), "of ours");
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_costs_spans_and_no_message() {
+    let collector = Collector::plain().await;
+    collector.refuses.store(true, Ordering::Relaxed);
+    let program = Program::new().await;
+    let endpoint = format!("http://{}/v1/traces", collector.address);
+    let relay = program.start(&[
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "1000"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_SERVICE_NAME", "relay of orders"),
+    ]);
+    program.enqueue("01").await;
+    program.says("the collector takes no spans").await;
+    program.enqueue("01").await;
+    program.delivers(2).await;
+    assert!(collector.spans().is_empty());
+
+    collector.refuses.store(false, Ordering::Relaxed);
+    program.enqueue("01").await;
+    program.says("the collector takes spans again").await;
+    program.stop(relay).await;
+    program.clean().await;
+    let log = program.log();
+    assert_eq!(log.matches("takes no spans").count(), 1, "{log}");
+    assert!(!collector.spans().is_empty());
+    assert_eq!(collector.service().as_deref(), Some("relay of orders"));
+}
+
+#[tokio::test]
+async fn a_collector_that_cannot_be_meant_is_refused() {
+    let program = Program::new().await;
+    let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    let valid = (endpoint, "http://127.0.0.1:4318");
+    for (wrong, reason) in [
+        (
+            (endpoint, "127.0.0.1:4318"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT: it must begin with http:// or https://",
+        ),
+        (
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            "OTEL_EXPORTER_OTLP_PROTOCOL: \"grpc\" is not spoken, only \"http/protobuf\" is",
+        ),
+        (
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "soon"),
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: it must be a number of milliseconds",
+        ),
+    ] {
+        let mut refused = program.start(&[valid, wrong]);
+        let status = timeout(PATIENCE, refused.wait()).await.unwrap().unwrap();
+        let log = program.log();
+        assert_eq!(status.code(), Some(2), "{log}");
+        assert!(log.contains(reason), "{log}");
+    }
+}
+
+/// The program, in a folder with an outbox and its configuration.
+struct Program {
+    folder: PathBuf,
+    topic: String,
+}
+
+impl Program {
+    async fn new() -> Self {
+        let topic = format!("traced-{}", Uuid::now_v7().simple());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&topic);
+        fs::create_dir_all(&folder).unwrap();
+        let settings = format!(
+            "[store]\nkind = \"sqlite\"\npath = \"outbox.db\"\n\
+             [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
+            address("OUTBOX_TEST_REDIS_URL")
+        );
+        fs::write(folder.join("outbox.toml"), settings).unwrap();
+        let program = Self { folder, topic };
+        program.run(&["migrate"]).await;
+        program
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        command.args(arguments).current_dir(&self.folder);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) {
+        let output = timeout(PATIENCE, self.command(arguments).output()).await;
+        let output = output.unwrap().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+
+    /// Enqueues a message of a span with these flags: `01` is sampled.
+    async fn enqueue(&self, flags: &str) {
+        let traceparent = format!("traceparent=00-{TRACE}-{SPAN}-{flags}");
+        let arguments = ["enqueue", &self.topic, "x", "--header", &traceparent];
+        self.run(&arguments).await;
+    }
+
+    /// A relay whose log is a file.
+    fn start(&self, variables: &[(&str, &str)]) -> Child {
+        let log = File::create(self.folder.join("log")).unwrap();
+        let mut command = self.command(&["run"]);
+        command.envs(variables.iter().copied());
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    }
+
+    async fn stop(&self, mut relay: Child) {
+        let pid = relay.id().unwrap().to_string();
+        let killed = Command::new("kill").args(["-TERM", &pid]).status().await;
+        assert!(killed.unwrap().success());
+        let status = timeout(PATIENCE, relay.wait()).await.unwrap().unwrap();
+        assert!(status.success(), "{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    async fn says(&self, text: &str) {
+        until(text, async || self.log().contains(text)).await;
+    }
+
+    /// Waits until so many messages are at the broker.
+    async fn delivers(&self, messages: usize) {
+        let mut redis = redis().await;
+        until("delivery", async || {
+            let mut length = redis::cmd("XLEN");
+            let length: usize = length
+                .arg(&self.topic)
+                .query_async(&mut redis)
+                .await
+                .unwrap();
+            length == messages
+        })
+        .await;
+    }
+
+    /// Leaves nothing at the broker.
+    async fn clean(&self) {
+        let mut remove = redis::cmd("DEL");
+        remove.arg(&self.topic);
+        remove.exec_async(&mut redis().await).await.unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // What is left of it is in the target folder.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+async fn redis() -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "did not happen in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await; // wait: the poll
+    }
+}
+
+/// Takes what is posted to `/v1/traces`.
+struct Collector {
+    address: SocketAddr,
+    taken: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
+    refuses: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Collector {
+    async fn plain() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start(listener.local_addr().unwrap(), listener)
+    }
+
+    async fn with_tls(certificates: &Path) -> Self {
+        let certificate = CertificateDer::from_pem_file(certificates.join("server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(certificates.join("server.key")).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key);
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tls = TlsAcceptor::from(Arc::new(config.unwrap()));
+        Self::start(tcp.local_addr().unwrap(), TlsListener { tcp, tls })
+    }
+
+    fn start(address: SocketAddr, listener: impl Listener<Addr = SocketAddr>) -> Self {
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let refuses = Arc::new(AtomicBool::new(false));
+        let (to, refused) = (Arc::clone(&taken), Arc::clone(&refuses));
+        let take = async move |headers: HeaderMap, body: Bytes| {
+            if refused.load(Ordering::Relaxed) {
+                return StatusCode::SERVICE_UNAVAILABLE;
+            }
+            to.lock().unwrap().push((headers, body));
+            StatusCode::OK
+        };
+        let app = axum::Router::new().route("/v1/traces", post(take));
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self {
+            address,
+            taken,
+            refuses,
+            task,
+        }
+    }
+
+    /// A header of the first request.
+    fn header(&self, name: &str) -> String {
+        let taken = self.taken.lock().unwrap();
+        taken[0].0[name].to_str().unwrap().to_owned()
+    }
+
+    fn resources(&self) -> Vec<ResourceSpans> {
+        let taken = self.taken.lock().unwrap();
+        let requests = taken
+            .iter()
+            .map(|(_, body)| ExportTraceServiceRequest::decode(body.clone()).unwrap());
+        requests.flat_map(|it| it.resource_spans).collect()
+    }
+
+    /// The name of the service that sent the first spans.
+    fn service(&self) -> Option<String> {
+        let resource = self.resources().into_iter().next()?.resource?;
+        text(&resource.attributes, "service.name")
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let scopes = self.resources().into_iter().flat_map(|it| it.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct TlsListener {
+    tcp: TcpListener,
+    tls: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = self.tcp.accept().await.unwrap();
+            if let Ok(stream) = self.tls.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.tcp.local_addr()
+    }
+}
+
+fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let attribute = attributes.iter().find(|it| it.key == key)?;
+    match attribute.value.as_ref()?.value.as_ref()? {
+        Value::StringValue(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn links(span: &Span) -> Vec<(String, String)> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let links = span.links.iter();
+    links
+        .map(|link| (hex(&link.trace_id), hex(&link.span_id)))
+        .collect()
+}
