@@ -205,6 +205,7 @@ impl fmt::Display for PublishErrorKind {
 pub struct PublishError {
     kind: PublishErrorKind,
     reason: String,
+    without_broker: bool,
 }
 
 impl PublishError {
@@ -219,7 +220,11 @@ impl PublishError {
             reason = reason.replace('\0', "\u{fffd}");
         }
         reason.truncate(reason.floor_char_boundary(Self::MAX_REASON_BYTES));
-        Self { kind, reason }
+        Self {
+            kind,
+            reason,
+            without_broker: false,
+        }
     }
 
     /// [`BrokerUnavailable`](PublishErrorKind::BrokerUnavailable).
@@ -240,6 +245,27 @@ impl PublishError {
     /// [`Rejected`](PublishErrorKind::Rejected).
     pub fn rejected(reason: impl Into<String>) -> Self {
         Self::new(PublishErrorKind::Rejected, reason)
+    }
+
+    /// Marks an answer that was given without asking the broker, such as that a topic is paused: it is no
+    /// sign that the broker is there, and ends no outage. A rejection is never taken for one.
+    #[must_use]
+    pub fn without_broker(self) -> Self {
+        Self {
+            without_broker: true,
+            ..self
+        }
+    }
+
+    /// Whether only a broker that is there says this.
+    pub(crate) fn is_brokers_answer(&self) -> bool {
+        match self.kind {
+            PublishErrorKind::TopicUnavailable | PublishErrorKind::Retryable => {
+                !self.without_broker
+            }
+            // Adapters reject by themselves what their broker cannot carry.
+            PublishErrorKind::BrokerUnavailable | PublishErrorKind::Rejected => false,
+        }
     }
 
     /// What it means for what happens next.

@@ -9,10 +9,12 @@
 //! - In an outage, and while the store fails, one worker at a time tries, with back-off, and holds the
 //!   turn until its batch is settled. The first batch after an outage began holds one message, and the
 //!   size doubles with each success. A rejection ends no outage, since adapters reject by themselves
-//!   what their broker cannot carry: it makes the next batch larger, without a pause, until one has a
-//!   message that the broker answers.
+//!   what their broker cannot carry, nor does another answer [without the broker]: it makes the next
+//!   batch larger, without a pause, until one has a message that the broker answers.
 //! - A worker never dies: a panic of the publisher is a failure of the messages that it had not
 //!   answered, a panic of the store is a store error.
+//!
+//! [without the broker]: crate::PublishError::without_broker
 //!
 //! # What bounds it
 //!

@@ -143,9 +143,11 @@ impl Publisher for Router {
             let topic = delivery.message().topic();
             match self.place_of(topic) {
                 Some(broker) => parts[broker].push(*delivery),
-                None => delivery.report(Err(PublishError::topic_unavailable(format!(
-                    "no route for topic {topic:?}"
-                )))),
+                None => {
+                    let reason = format!("no route for topic {topic:?}");
+                    let error = PublishError::topic_unavailable(reason);
+                    delivery.report(Err(error.without_broker()));
+                }
             }
         }
         if let ([only], [part]) = (&self.brokers[..], &parts[..]) {

@@ -94,10 +94,11 @@ impl Publisher for Pausable {
         for delivery in batch {
             let topic = delivery.message().topic();
             match paused.iter().find(|paused| paused.topic.matches(topic)) {
-                Some(paused) => delivery.report(Err(PublishError::topic_unavailable(format!(
-                    "paused: {} by {}",
-                    paused.topic, paused.by
-                )))),
+                Some(paused) => {
+                    let reason = format!("paused: {} by {}", paused.topic, paused.by);
+                    let error = PublishError::topic_unavailable(reason);
+                    delivery.report(Err(error.without_broker()));
+                }
                 None => free.push(*delivery),
             }
         }

@@ -18,8 +18,9 @@ pub(crate) fn seal(message: &Message, key: &Key) -> Result<Message, PublishError
         return Ok(message.clone());
     };
     // Without random numbers no message can be sent now, and later it can.
-    let nonce = XNonce::try_generate()
-        .map_err(|error| PublishError::retryable(format!("no random numbers: {error}")))?;
+    let nonce = XNonce::try_generate().map_err(|error| {
+        PublishError::retryable(format!("no random numbers: {error}")).without_broker()
+    })?;
     let id = message.id();
     let plain = Payload {
         msg: payload,

@@ -23,19 +23,20 @@ pub(super) struct Tally {
     pub(super) retryable: u64,
     pub(super) rejected: u64,
     pub(super) unanswered: u64,
+    /// Whether something was answered that only a broker answers.
+    pub(super) heard_from_broker: bool,
 }
 
 impl Tally {
-    /// Whether something was answered that only a broker answers. A rejection is often the adapter's
-    /// own, which needs no broker to see that a message cannot be carried.
-    pub(super) fn heard_from_broker(&self) -> bool {
-        self.confirmed + self.topic_unavailable + self.retryable > 0
-    }
-
     fn wave<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>, end: WaveEnd) {
         self.waves += 1;
         self.panics += u64::from(end == WaveEnd::Panicked);
         for answer in answers {
+            self.heard_from_broker |= match answer.get() {
+                None => false,
+                Some(Ok(())) => true,
+                Some(Err(error)) => error.is_brokers_answer(),
+            };
             *match answer.get() {
                 None => &mut self.unanswered,
                 Some(Ok(())) => &mut self.confirmed,

@@ -113,9 +113,10 @@ impl Health {
         state.batch_messages = self.doubled_batch(&state);
     }
 
-    /// Every message of a claim was refused for good, which an adapter may do by itself, or failed
-    /// without an answer: it is open whether the broker is there. A larger batch soon has a message
-    /// that says so, and messages that are refused do not hold up the others one probe at a time.
+    /// Every message of a claim was refused for good, which an adapter may do by itself, or answered
+    /// without the broker, or failed without an answer: it is open whether the broker is there. A larger
+    /// batch soon has a message that says so, and messages that are refused do not hold up the others one
+    /// probe at a time.
     pub(super) fn broker_not_heard(&self, probe: bool) {
         let mut state = self.lock();
         if probe && state.broker.is_some() {

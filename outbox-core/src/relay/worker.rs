@@ -163,7 +163,7 @@ impl Worker {
         let conclusion = published.conclusion;
         match &conclusion.outage {
             Some(outage) => health.broker_is_away(outage, probe.is_some()),
-            None if published.tally.heard_from_broker() => {
+            None if published.tally.heard_from_broker => {
                 health.broker_answered(probe.is_some());
             }
             None => health.broker_not_heard(probe.is_some()),

@@ -218,7 +218,7 @@ impl Drop for Call<'_> {
 }
 
 fn unavailable(batch: &[Delivery<'_>], reason: impl Into<String>) {
-    let error = PublishError::topic_unavailable(reason);
+    let error = PublishError::topic_unavailable(reason).without_broker();
     for delivery in batch {
         delivery.report(Err(error.clone()));
     }

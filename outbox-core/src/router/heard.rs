@@ -26,17 +26,14 @@ impl<'a> Heard<'a> {
     pub(crate) fn note(&self, answer: &Result<(), PublishError>) {
         match answer {
             Ok(()) => self.confirmed.store(true, Ordering::Relaxed),
-            Err(error) => match error.kind() {
-                PublishErrorKind::BrokerUnavailable => {
-                    // The first reason is as good as any.
-                    let _ = self.away.set(error.clone());
-                }
-                PublishErrorKind::TopicUnavailable | PublishErrorKind::Retryable => {
-                    self.refused.store(true, Ordering::Relaxed);
-                }
-                // Adapters reject by themselves what their broker cannot carry.
-                PublishErrorKind::Rejected => {}
-            },
+            Err(error) if error.kind() == PublishErrorKind::BrokerUnavailable => {
+                // The first reason is as good as any.
+                let _ = self.away.set(error.clone());
+            }
+            Err(error) if error.is_brokers_answer() => {
+                self.refused.store(true, Ordering::Relaxed);
+            }
+            Err(_) => {}
         }
     }
 

@@ -246,6 +246,37 @@ async fn a_message_that_is_refused_without_the_broker_ends_no_outage() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_without_the_broker_ends_no_outage() {
+    let log = Log::capture();
+    let store = FakeStore::default();
+    let back = Instant::now() + HOUR;
+    // A publisher in front of the adapter keeps a topic back, whatever the broker is at.
+    let broker = FakeBroker::new(move |message| {
+        Act::Answer(match (message.key(), Instant::now() < back) {
+            (Some("paused"), _) => {
+                Err(PublishError::topic_unavailable("paused by me").without_broker())
+            }
+            (_, true) => Err(PublishError::broker_unavailable("refused")),
+            (_, false) => Ok(()),
+        })
+    });
+    let paused = message("paused");
+    store.enqueue(std::slice::from_ref(&paused));
+    store.enqueue(&messages_of_keys(0..50));
+    let running = Running::start(Relay::builder(store.clone(), broker.clone()));
+    until("all others are delivered", || store.left().len() == 1).await;
+    running.stop().await;
+    assert!(Instant::now() < back + Duration::from_secs(11));
+    let probes = broker.batches();
+    let alone = probes
+        .iter()
+        .filter(|batch| batch.at < back && batch.messages == [paused.id()]);
+    assert!(alone.count() > 5);
+    assert_eq!(log.count(Level::WARN, "the broker is away"), 1);
+    assert_eq!(log.count(Level::INFO, "the broker is back"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn many_messages_that_are_refused_without_the_broker_do_not_hold_up_an_outages_end() {
     let log = Log::capture();
     let store = FakeStore::default();
