@@ -25,7 +25,8 @@ const SETTLE_SECONDS: &str = "outbox_settle_seconds";
 const OUTAGE: &str = "outbox_outage";
 const BROKER_OUTAGE: &str = "outbox_broker_outage";
 
-/// Says what each metric is, to a recorder that wants to know.
+/// Says what each metric is, to a recorder that wants to know, and begins the counters: one that is not
+/// there yet hides its first step from a rate.
 pub(super) fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!(CLAIMED, "Messages claimed");
@@ -45,17 +46,22 @@ pub(super) fn describe() {
     describe_gauge!(OUTAGE, "1 in an outage, 0 otherwise");
     describe_gauge!(BROKER_OUTAGE, "1 in an outage of this broker, 0 otherwise");
     gauge!(OUTAGE).set(0.0);
+    for name in [
+        CLAIMED, PUBLISHED, PANICS, DELIVERED, PARKED, DEAD, RELEASED,
+    ] {
+        counter!(name).increment(0);
+    }
+    for doing in ["claim", "settle"] {
+        counter!(STORE_ERRORS, "doing" => doing).increment(0);
+    }
+    for (kind, none) in failures(&Tally::default()) {
+        counter!(FAILURES, "kind" => kind).increment(none);
+    }
 }
 
-pub(super) fn claimed(messages: usize, took: Duration) {
-    counter!(CLAIMED).increment(messages as u64);
-    histogram!(BATCH_MESSAGES).record(messages as f64);
-    histogram!(CLAIM_SECONDS).record(took.as_secs_f64());
-}
-
-pub(super) fn published(tally: &Tally, took: Duration) {
-    counter!(PUBLISHED).increment(tally.confirmed);
-    for (kind, count) in [
+/// The answers other than a confirmation, by kind.
+fn failures(tally: &Tally) -> [(&'static str, u64); 5] {
+    [
         (
             PublishErrorKind::BrokerUnavailable.as_str(),
             tally.broker_unavailable,
@@ -67,14 +73,21 @@ pub(super) fn published(tally: &Tally, took: Duration) {
         (PublishErrorKind::Retryable.as_str(), tally.retryable),
         (PublishErrorKind::Rejected.as_str(), tally.rejected),
         ("unanswered", tally.unanswered),
-    ] {
-        if count > 0 {
-            counter!(FAILURES, "kind" => kind).increment(count);
-        }
+    ]
+}
+
+pub(super) fn claimed(messages: usize, took: Duration) {
+    counter!(CLAIMED).increment(messages as u64);
+    histogram!(BATCH_MESSAGES).record(messages as f64);
+    histogram!(CLAIM_SECONDS).record(took.as_secs_f64());
+}
+
+pub(super) fn published(tally: &Tally, took: Duration) {
+    counter!(PUBLISHED).increment(tally.confirmed);
+    for (kind, count) in failures(tally) {
+        counter!(FAILURES, "kind" => kind).increment(count);
     }
-    if tally.panics > 0 {
-        counter!(PANICS).increment(tally.panics);
-    }
+    counter!(PANICS).increment(tally.panics);
     histogram!(BATCH_WAVES).record(tally.waves as f64);
     histogram!(PUBLISH_SECONDS).record(took.as_secs_f64());
 }

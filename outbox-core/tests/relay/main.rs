@@ -746,6 +746,27 @@ fn the_documented_metrics_are_told_and_no_others() {
     assert_eq!(recorder.sum("outbox_publish_seconds"), Some(0.5));
 }
 
+#[test]
+fn every_counter_is_there_from_the_start() {
+    let recorder = Recorder::default();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let relay = Relay::builder(MemoryStore::new(), MemoryPublisher::new());
+        runtime.block_on(relay.build().unwrap().run_until(async {}));
+    });
+    let counters: BTreeSet<String> = include_str!("../../src/relay.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `")?.split_once("` | counter"))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(counters.len(), 9);
+    let told = recorder.told();
+    assert!(counters.is_subset(&told), "{told:?}");
+}
+
 /// Six messages, one at a time, each with a course of its own.
 async fn one_of_everything() {
     let store = FakeStore::default();
