@@ -92,8 +92,7 @@ impl Statement {
 }
 
 impl Statements {
-    /// Begins a claim, in one round trip. Everything is `LOCAL`, since settings of a session leak
-    /// through poolers.
+    /// Begins a claim, in one round trip.
     ///
     /// * The isolation is named, since a server whose default is stricter would give the second
     ///   statement the first one's snapshot, and so messages twice.
@@ -109,26 +108,38 @@ impl Statements {
         } else {
             "on"
         };
-        let mut begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-             SET LOCAL synchronous_commit = {commit}; \
-             SET LOCAL jit = off; \
-             SET LOCAL enable_seqscan = off; \
-             SET LOCAL enable_bitmapscan = off; \
-             SET LOCAL plan_cache_mode = force_generic_plan; \
-             SET LOCAL idle_in_transaction_session_timeout = {hold}; \
-             SET LOCAL statement_timeout = {statement}; \
-             SET LOCAL lock_timeout = {statement}; \
-             SET LOCAL tcp_keepalives_idle = 10; \
-             SET LOCAL tcp_keepalives_interval = 5; \
-             SET LOCAL tcp_keepalives_count = 3; \
-             SET LOCAL tcp_user_timeout = 25000"
-        );
+        let mut settings = vec![
+            ("synchronous_commit", commit.to_owned()),
+            ("jit", "off".to_owned()),
+            ("enable_seqscan", "off".to_owned()),
+            ("enable_bitmapscan", "off".to_owned()),
+            ("plan_cache_mode", "force_generic_plan".to_owned()),
+            ("idle_in_transaction_session_timeout", hold.to_string()),
+            ("statement_timeout", statement.to_string()),
+            ("lock_timeout", statement.to_string()),
+            ("tcp_keepalives_idle", "10".to_owned()),
+            ("tcp_keepalives_interval", "5".to_owned()),
+            ("tcp_keepalives_count", "3".to_owned()),
+            ("tcp_user_timeout", "25000".to_owned()),
+        ];
         if server_version >= 170_000 {
-            begin.push_str("; SET LOCAL transaction_timeout = 0");
+            settings.push(("transaction_timeout", "0".to_owned()));
         }
-        begin
+        format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {}",
+            set_local(&settings)
+        )
     }
+}
+
+/// Sets what ends with the transaction, since settings of a session leak through poolers. It is one
+/// statement, where `SET LOCAL` is one for each: an idle relay does little else. Names and values are
+/// words of ours only.
+pub(crate) fn set_local(settings: &[(&str, String)]) -> String {
+    let set = settings
+        .iter()
+        .map(|(name, value)| format!("set_config('{name}', '{value}', true)"));
+    format!("SELECT {}", set.collect::<Vec<_>>().join(", "))
 }
 
 /// As a setting of Postgres, which is a positive number of 31 bits.

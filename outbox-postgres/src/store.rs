@@ -21,7 +21,7 @@ use crate::schema::Schema;
 use crate::session::{Session, SessionError};
 use crate::statements::Statements;
 use crate::trial::Trials;
-use crate::wake::{Seen, Wake};
+use crate::wake::{Lock, Seen, Wake};
 
 /// A store stays awake for so many short polls, 1 ms and then twice as long each time, before it
 /// sleeps, so that steady traffic does not make it toggle: 127 ms in all.
@@ -280,15 +280,15 @@ impl Shared {
     }
 
     /// How long to wait after a look that found nothing.
-    fn pause(&self, contended: bool, due_in: Option<i64>, armed: bool) -> Duration {
+    fn pause(&self, contended: bool, due_in: Option<i64>, lock: Lock) -> Duration {
         let polls = self.idle.load(Ordering::Relaxed);
         let doubled = Duration::from_millis(1u64 << polls.min(16));
-        let longest = if contended {
-            CONTENDED_POLL
-        } else if armed && polls >= AWAKE_POLLS {
-            return due(due_in).min(ASLEEP_POLL);
-        } else {
-            UNARMED_POLL
+        let longest = match lock {
+            _ if contended => CONTENDED_POLL,
+            Lock::Ours | Lock::Anothers if polls >= AWAKE_POLLS => {
+                return due(due_in).min(ASLEEP_POLL);
+            }
+            _ => UNARMED_POLL,
         };
         doubled.min(longest).min(due(due_in))
     }
@@ -348,12 +348,12 @@ impl Store for PostgresStore {
             if left.is_zero() {
                 return Ok(None);
             }
-            let pause = shared.pause(contended, due_in, seen.armed).min(left);
+            let pause = shared.pause(contended, due_in, seen.lock).min(left);
             let polls = shared.idle.load(Ordering::Relaxed).saturating_add(1);
             shared.idle.store(polls, Ordering::Relaxed);
             match wake {
                 Some(wake) if polls > AWAKE_POLLS => {
-                    if !seen.armed {
+                    if seen.lock == Lock::Nobodys {
                         wake.ask();
                     }
                     wake.sleep(seen, pause).await;

@@ -19,6 +19,9 @@ use tokio::time::{sleep, timeout};
 /// The server ends the listening session when it hears nothing for so long; a third of it is the beat.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How often one tries for the lock that another sleeper has: nothing tells when that one is gone, and then no
+/// producer wakes anybody.
+const SUCCESSION: Duration = Duration::from_secs(3);
 /// Bounds every statement on the listening connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until a connection that could not be made is tried again.
@@ -27,10 +30,20 @@ const RECONNECT: Duration = Duration::from_secs(5);
 /// What a caller sees before it polls, and gives back when it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Whether a producer's commit would wake us.
-    pub(crate) armed: bool,
-    /// How often one did.
+    pub(crate) lock: Lock,
+    /// How often a producer's commit woke us.
     woken: u64,
+}
+
+/// Who holds the sleeper's lock: while somebody does, a producer's commit wakes all who listen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// Nobody, as far as we know: a producer's commit would not wake us.
+    #[default]
+    Nobodys,
+    Ours,
+    /// Another sleeper's.
+    Anothers,
 }
 
 /// The handle of the task; dropping it ends the task and frees the lock.
@@ -137,23 +150,25 @@ impl Task {
     /// Takes the lock when asked and waits for notifications, until the connection is lost.
     async fn serve(&mut self, mut listener: PgListener) -> Result<(), Gone> {
         loop {
-            if !self.seen.borrow().armed {
+            if self.seen.borrow().lock != Lock::Ours {
                 match self.try_lock(&mut listener).await {
-                    Some(true) => self.seen.send_modify(|seen| seen.armed = true),
-                    // Another relay sleeps for both of us, or producers are at work.
-                    Some(false) => {}
+                    Some(lock) => self.seen.send_modify(|seen| seen.lock = lock),
                     None => return Ok(()),
                 }
             }
+            let beat = match self.seen.borrow().lock {
+                Lock::Anothers => SUCCESSION,
+                Lock::Ours | Lock::Nobodys => HEARTBEAT,
+            };
             tokio::select! {
                 // A notification that is for another sleeper wakes this one as well.
-                notified = timeout(HEARTBEAT, listener.try_recv()) => match notified {
+                notified = timeout(beat, listener.try_recv()) => match notified {
                     Ok(Ok(Some(_))) => {
-                        let was_armed = self.seen.borrow().armed;
+                        let was_ours = self.seen.borrow().lock == Lock::Ours;
                         self.seen.send_modify(|seen| {
-                            *seen = Seen { armed: false, woken: seen.woken + 1 };
+                            *seen = Seen { lock: Lock::Nobodys, woken: seen.woken + 1 };
                         });
-                        if was_armed && self.unlock(&mut listener).await.is_none() {
+                        if was_ours && self.unlock(&mut listener).await.is_none() {
                             return Ok(());
                         }
                         while listener.next_buffered().is_some() {}
@@ -163,6 +178,7 @@ impl Task {
                         return Ok(());
                     }
                     Ok(_) => return Ok(()),
+                    Err(_) if self.seen.borrow().lock == Lock::Anothers => {}
                     Err(_) => {
                         if self.beat(&mut listener).await.is_none() {
                             return Ok(());
@@ -189,14 +205,19 @@ impl Task {
     }
 
     fn lost(&self) {
-        self.seen.send_modify(|seen| seen.armed = false);
+        self.seen.send_modify(|seen| seen.lock = Lock::Nobodys);
     }
 
-    async fn try_lock(&self, listener: &mut PgListener) -> Option<bool> {
-        let lock = sqlx::query_scalar(include_str!("../sql/sleeper_lock.sql"))
+    async fn try_lock(&self, listener: &mut PgListener) -> Option<Lock> {
+        let lock = sqlx::query_as(include_str!("../sql/sleeper_lock.sql"))
             .bind(&self.lock_name)
             .fetch_one(listener);
-        timeout(PATIENCE, lock).await.ok()?.ok()
+        Some(match timeout(PATIENCE, lock).await.ok()?.ok()? {
+            (true, _) => Lock::Ours,
+            (false, true) => Lock::Anothers,
+            // Producers are at work.
+            (false, false) => Lock::Nobodys,
+        })
     }
 
     async fn unlock(&self, listener: &mut PgListener) -> Option<bool> {

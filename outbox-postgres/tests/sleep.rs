@@ -135,6 +135,29 @@ on_both_servers! {
         until("the lock is free", async || sleepers(&db).await == 0).await;
     }
 
+    /// The one that holds the lock ends, and whoever slept beside it is woken by its own.
+    async fn who_sleeps_alongside_takes_the_lock_when_it_is_free(db: Db) {
+        let first = Arc::new(db.outbox.store(&db.pool));
+        let claim = claim_in_background(&first);
+        until("the first store sleeps", async || sleepers(&db).await == 1).await;
+        let second = Arc::new(db.outbox.store(&db.pool));
+        let waiting = claim_in_background(&second);
+        claim.abort();
+        let _ = claim.await;
+        drop(first);
+        // Nothing tells of that, but it tries for the lock, and looks when it gets it.
+        let committed = Instant::now();
+        db.enqueue("key", "x").await;
+        settle(waiting.await.unwrap()).await;
+        assert!(committed.elapsed() < Duration::from_secs(3) + WOKEN, "{:?}", committed.elapsed());
+        let waiting = claim_in_background(&second);
+        until("the second store sleeps", async || sleepers(&db).await == 1).await;
+        let committed = Instant::now();
+        db.enqueue("key", "x").await;
+        settle(waiting.await.unwrap()).await;
+        assert!(committed.elapsed() < WOKEN, "{:?}", committed.elapsed());
+    }
+
     /// A parked message is due while the store sleeps, and nothing notifies of that.
     async fn a_sleeper_wakes_for_a_parked_message_that_is_due(db: Db) {
         let store = Arc::new(db.outbox.store(&db.pool));

@@ -531,7 +531,11 @@ async fn a_status_says_how_everything_stands() {
     let gauges = outbox.gauges(pool).await.unwrap();
     assert_eq!((gauges.waiting, gauges.parked), (seen.waiting, seen.parked));
     assert_eq!((gauges.dead, gauges.held_keys), (seen.dead, seen.held_keys));
+    assert_eq!(gauges.halted_keys, seen.halted_keys);
     assert!(gauges.oldest_waiting.unwrap() < Duration::from_secs(60));
+    assert!(gauges.oldest_held.unwrap() < Duration::from_secs(60));
+    assert_eq!(gauges.paused_topics, 1);
+    assert_eq!((gauges.lanes_held, gauges.floor_lag), (None, None));
     many(&fixture, 1_000, 120_000).await;
     let gauges = outbox.gauges(pool).await.unwrap();
     assert_eq!(gauges.dead, Count::AtLeast(10_000));

@@ -98,9 +98,20 @@ pub struct Gauges {
     pub dead: Count,
     /// Keys that are held up behind a message that was set aside. A message without a key is one.
     pub held_keys: Count,
+    /// Those of them that wait for a decision about a dead message.
+    pub halted_keys: Count,
     /// How long the oldest of the waiting messages has waited; `None`: none waits, or it was not found
     /// in time (then [`complete`](Self::complete) is `false`).
     pub oldest_waiting: Option<Duration>,
+    /// How long the key is held up that has been for the longest time; where `halted_keys` is not exact,
+    /// of a sample of them.
+    pub oldest_held: Option<Duration>,
+    /// Lanes that a claim holds, where the store shows them.
+    pub lanes_held: Option<u64>,
+    /// Positions between the lowest floor and the newest message, where the store has floors.
+    pub floor_lag: Option<u64>,
+    /// Entries in the list of paused topics.
+    pub paused_topics: u64,
     /// Whether everything was found in time.
     pub complete: bool,
 }

@@ -16,14 +16,12 @@ use crate::store::relay_name;
 /// A look at the whole: the statements see the same, and the time of each is bounded by the server.
 const BEGIN: &str = "\
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-    SET LOCAL idle_in_transaction_session_timeout = '30s'; \
-    SET LOCAL statement_timeout = '10s'; \
-    SET LOCAL jit = off";
+    SELECT set_config('idle_in_transaction_session_timeout', '30s', true), \
+           set_config('statement_timeout', '10s', true), set_config('jit', 'off', true)";
 /// For what goes by index, and last, since the transaction is over when it fails.
 const BY_INDEX: &str = "\
-    SET LOCAL enable_seqscan = off; \
-    SET LOCAL enable_bitmapscan = off; \
-    SET LOCAL statement_timeout = '1s'";
+    SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), \
+           set_config('statement_timeout', '1s', true)";
 /// What the server says when a statement took too long.
 const QUERY_CANCELED: &str = "57014";
 
@@ -145,7 +143,7 @@ impl Outbox {
 
     /// The few numbers that a monitor watches, for every few seconds: tables of up to 8 MiB are counted,
     /// of larger ones the server's statistics are asked. A crash of the server resets these until it
-    /// has vacuumed; [`status`](Self::status) then knows better.
+    /// has vacuumed; [`status`](Self::status) then knows better. Seven statements.
     ///
     /// # Errors
     ///
@@ -167,18 +165,34 @@ impl Outbox {
             };
             counts.insert(row.try_get::<String, _>(0)?, count);
         }
-        let now = now(&mut tx).await?;
+        let rest = sqlx::query(self.sql(include_str!("../../sql/gauges_rest.sql")))
+            .bind(FEW_PAGES)
+            .persistent(false)
+            .fetch_one(&mut *tx)
+            .await?;
         let next = self.next(&mut tx).await?;
         tx.rollback().await?;
+        let now: i64 = rest.try_get(6)?;
         let count = |name: &str| counts.get(name).copied().ok_or_else(missing_tables);
         Ok(Gauges {
             waiting: count("message")?,
             parked: count("parked")?,
             dead: count("dead")?,
             held_keys: count("blocked")?,
+            halted_keys: if rest.try_get(0)? {
+                Count::Exact(unsigned(rest.try_get(1)?))
+            } else {
+                Count::About(unsigned(rest.try_get(1)?))
+            },
             oldest_waiting: next
                 .and_then(|(oldest, _)| oldest)
                 .map(|at| micros(now - at)),
+            oldest_held: rest
+                .try_get::<Option<i64>, _>(2)?
+                .map(|at| micros(now - at)),
+            lanes_held: Some(unsigned(rest.try_get(3)?)),
+            floor_lag: Some(unsigned(rest.try_get(4)?)),
+            paused_topics: unsigned(rest.try_get(5)?),
             complete: next.is_some(),
         })
     }

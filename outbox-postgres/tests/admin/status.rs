@@ -126,7 +126,13 @@ async fn a_status_says_how_everything_stands(f: Fixture) {
     let gauges = f.outbox.gauges(&f.pool).await.unwrap();
     assert_eq!((gauges.waiting, gauges.parked), (seen.waiting, seen.parked));
     assert_eq!((gauges.dead, gauges.held_keys), (seen.dead, seen.held_keys));
-    assert_eq!(hours(gauges.oldest_waiting), 1);
+    assert_eq!(gauges.halted_keys, seen.halted_keys);
+    assert_eq!(
+        (hours(gauges.oldest_waiting), hours(gauges.oldest_held)),
+        (1, 2)
+    );
+    assert_eq!((gauges.lanes_held, gauges.floor_lag), (Some(0), Some(2)));
+    assert_eq!(gauges.paused_topics, 1);
     assert!(gauges.complete);
     assert!(seen.complete);
     assert!(
@@ -192,6 +198,8 @@ async fn relays_and_what_they_hold_are_seen(f: Fixture) {
     let name = &name[..name.len().min(63)];
     assert_eq!(holder.application, name);
     assert!(holder.since.unwrap() <= seen.now && holder.pid > 0);
+    let gauges = f.outbox.gauges(&f.pool).await.unwrap();
+    assert_eq!(gauges.lanes_held, Some(held.len() as u64));
     let relays = seen.relays.unwrap();
     let [relay] = &relays[..] else {
         panic!("{relays:?}")

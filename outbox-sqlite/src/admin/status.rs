@@ -88,7 +88,15 @@ impl Outbox {
             parked: count(1)?,
             dead: count(2)?,
             held_keys: count(3)?,
+            halted_keys: match count(3)? {
+                Count::Exact(_) => Count::Exact(unsigned(row.try_get(5)?)),
+                _ => Count::AtLeast(unsigned(row.try_get(5)?).min(COUNTED_OFTEN)),
+            },
             oldest_waiting: row.try_get::<Option<i64>, _>(4)?.map(millis),
+            oldest_held: row.try_get::<Option<i64>, _>(6)?.map(millis),
+            lanes_held: None,
+            floor_lag: None,
+            paused_topics: unsigned(row.try_get(7)?),
             complete: true,
         })
     }
