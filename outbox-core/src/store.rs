@@ -23,6 +23,13 @@ pub trait Store: Send + Sync + 'static {
     async fn claim(&self, limits: &ClaimLimits) -> Result<Option<Box<dyn Claim>>, StoreError>;
 }
 
+#[async_trait]
+impl<S: Store + ?Sized> Store for Box<S> {
+    async fn claim(&self, limits: &ClaimLimits) -> Result<Option<Box<dyn Claim>>, StoreError> {
+        (**self).claim(limits).await
+    }
+}
+
 /// Messages held by one worker. Dropping it releases them all, untouched, soon after.
 #[async_trait]
 pub trait Claim: Send {

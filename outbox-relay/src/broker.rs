@@ -36,8 +36,13 @@ pub(crate) async fn open_all(settings: &Settings) -> Result<Box<dyn Publisher>, 
             )),
         };
     }
-    // A broker that hangs leaves workers to the others.
-    let limits = BrokerLimits::new().calls((settings.relay.workers / 2).max(1));
+    let relay = &settings.relay;
+    let limits = BrokerLimits::new()
+        // A broker that hangs leaves workers to the others.
+        .calls((relay.workers / 2).max(1))
+        .call_timeout(relay.call_timeout.0)
+        .backoff_first(relay.backoff_first.0)
+        .backoff_longest(relay.backoff_longest.0);
     let mut router = Router::builder();
     for (name, publisher) in opened {
         router = router.broker_with(name, publisher, limits.clone());
@@ -47,7 +52,7 @@ pub(crate) async fn open_all(settings: &Settings) -> Result<Box<dyn Publisher>, 
     }
     match router.build() {
         Ok(router) => Ok(Box::new(router)),
-        Err(error) => Err(InvalidSettings::new("route", error)),
+        Err(error) => Err(InvalidSettings::of_core(&error)),
     }
 }
 

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::metrics::{Unit, counter, describe_gauge, gauge};
+use ::metrics::{Unit, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use outbox_core::admin::Status;
+use outbox_core::admin::Gauges;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::failure::Failure;
@@ -47,6 +47,7 @@ pub(crate) fn start() -> Result<PrometheusHandle, Failure> {
         .build_recorder();
     let handle = recorder.handle();
     ::metrics::set_global_recorder(recorder).map_err(|error| Failure::new(error.to_string()))?;
+    describe();
     let upkept = handle.clone();
     tokio::spawn(async move {
         let mut ticks = interval(UPKEEP);
@@ -66,16 +67,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tells how the store stands, now and then, until the process ends.
 pub(crate) fn watch(store: Arc<Store>) {
-    describe();
     tokio::spawn(async move {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let up = match timeout(PATIENCE, store.status()).await {
-                Ok(Ok(status)) => {
-                    tell(&status);
-                    true
+            let up = match timeout(PATIENCE, store.gauges()).await {
+                Ok(Ok(gauges)) => {
+                    tell(&gauges);
+                    gauges.complete
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "the store does not say how it stands");
@@ -88,24 +88,25 @@ pub(crate) fn watch(store: Arc<Store>) {
     });
 }
 
-fn tell(status: &Status) {
+fn tell(gauges: &Gauges) {
     let seconds = |age: Option<Duration>| age.unwrap_or_default().as_secs_f64();
-    let held = status
-        .lanes
-        .iter()
-        .filter(|lane| lane.held.is_some())
-        .count();
-    let lag = status.lanes.iter().map(|lane| lane.floor_lag).max();
-    gauge!(WAITING).set(status.waiting.number() as f64);
-    gauge!(PARKED).set(status.parked.number() as f64);
-    gauge!(DEAD).set(status.dead.number() as f64);
-    gauge!(HELD_KEYS).set(status.held_keys.number() as f64);
-    gauge!(HALTED_KEYS).set(status.halted_keys.number() as f64);
-    gauge!(OLDEST_WAITING).set(seconds(status.oldest_waiting_age()));
-    gauge!(OLDEST_HELD).set(seconds(status.oldest_held_age()));
-    gauge!(LANES_HELD).set(held as f64);
-    gauge!(FLOOR_LAG).set(lag.unwrap_or_default() as f64);
-    gauge!(PAUSED_TOPICS).set(status.paused.len() as f64);
+    gauge!(WAITING).set(gauges.waiting.number() as f64);
+    gauge!(PARKED).set(gauges.parked.number() as f64);
+    gauge!(DEAD).set(gauges.dead.number() as f64);
+    gauge!(HELD_KEYS).set(gauges.held_keys.number() as f64);
+    gauge!(HALTED_KEYS).set(gauges.halted_keys.number() as f64);
+    gauge!(OLDEST_HELD).set(seconds(gauges.oldest_held));
+    gauge!(PAUSED_TOPICS).set(gauges.paused_topics as f64);
+    // What was not found in time is not zero.
+    if gauges.complete {
+        gauge!(OLDEST_WAITING).set(seconds(gauges.oldest_waiting));
+    }
+    if let Some(lanes) = gauges.lanes_held {
+        gauge!(LANES_HELD).set(lanes as f64);
+    }
+    if let Some(lag) = gauges.floor_lag {
+        gauge!(FLOOR_LAG).set(lag as f64);
+    }
 }
 
 fn describe() {
@@ -137,17 +138,6 @@ fn describe() {
         STATUS_UP,
         "1: the store said how it stands when it was last asked"
     );
-    // A counter that is not there yet hides its first step from a rate.
-    for doing in ["claim", "settle"] {
-        counter!("outbox_store_errors_total", "doing" => doing).increment(0);
-    }
-    for kind in [
-        "broker_unavailable",
-        "topic_unavailable",
-        "retryable",
-        "rejected",
-        "unanswered",
-    ] {
-        counter!("outbox_publish_failures_total", "kind" => kind).increment(0);
-    }
+    // Also while the store is waited for.
+    gauge!(STATUS_UP).set(0.0);
 }

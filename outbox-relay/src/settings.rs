@@ -1,4 +1,5 @@
-//! What can be configured, with every default. `README.md` has the same as a table, and a test compares them.
+//! What can be configured, with every default. `README.md` has the same as a table, and
+//! `tests/program/packaging.rs` compares them.
 //!
 //! `settings/load.rs` reads and checks them; `settings/units.rs` has durations, sizes and what is secret.
 //! Limits are not here but where the value is used: the relay, the stores and the adapters check their
@@ -11,9 +12,8 @@ mod units;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use outbox_core::{ExponentialBackoff, OnDead, OrderMode, RelayBuilder};
+use outbox_core::{BrokerLimits, ExponentialBackoff, OnDead, OrderMode, RelayBuilder};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use load::{InvalidSettings, Loaded, load};
@@ -185,8 +185,11 @@ pub(crate) struct Relay {
     pub(crate) batch_bytes: Size,
     pub(crate) order: Order,
     pub(crate) on_dead: AfterDead,
+    pub(crate) crash_limit: u32,
     pub(crate) claim_wait: Span,
     pub(crate) publish_timeout: Span,
+    /// Of one call of one of several brokers.
+    pub(crate) call_timeout: Span,
     pub(crate) settle_timeout: Span,
     pub(crate) store_timeout: Span,
     pub(crate) backoff_first: Span,
@@ -200,21 +203,23 @@ pub(crate) struct Relay {
 impl Default for Relay {
     fn default() -> Self {
         Self {
-            workers: 4,
-            batch_messages: 1000,
-            batch_bytes: Size(16 * 1024 * 1024),
+            workers: RelayBuilder::WORKERS,
+            batch_messages: RelayBuilder::BATCH_MESSAGES,
+            batch_bytes: Size(RelayBuilder::BATCH_BYTES),
             order: Order::PerKey,
             on_dead: AfterDead::Continue,
-            claim_wait: Span::seconds(10),
+            crash_limit: RelayBuilder::CRASH_LIMIT,
+            claim_wait: Span(RelayBuilder::CLAIM_WAIT),
             publish_timeout: Span(RelayBuilder::PUBLISH_TIMEOUT),
-            settle_timeout: Span::seconds(10),
-            store_timeout: Span::seconds(10),
-            backoff_first: Span(Duration::from_millis(200)),
-            backoff_longest: Span::seconds(10),
+            call_timeout: Span(BrokerLimits::CALL_TIMEOUT),
+            settle_timeout: Span(RelayBuilder::SETTLE_TIMEOUT),
+            store_timeout: Span(RelayBuilder::STORE_TIMEOUT),
+            backoff_first: Span(RelayBuilder::BACKOFF_FIRST),
+            backoff_longest: Span(RelayBuilder::BACKOFF_LONGEST),
             retry_first: Span(ExponentialBackoff::FIRST),
             retry_longest: Span(ExponentialBackoff::LONGEST),
             max_failures: ExponentialBackoff::MAX_FAILURES,
-            shutdown_grace: Span::seconds(15),
+            shutdown_grace: Span(RelayBuilder::STOP_GRACE + RelayBuilder::SETTLE_TIMEOUT),
         }
     }
 }

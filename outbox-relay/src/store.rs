@@ -31,17 +31,9 @@ pub(crate) enum Store {
     Sqlite(sqlite::Sqlite),
 }
 
-/// A relay's side of an outbox.
-pub(crate) enum RelayStore {
-    #[cfg(feature = "postgres")]
-    Postgres(outbox_postgres::PostgresStore),
-    #[cfg(feature = "sqlite")]
-    Sqlite(outbox_sqlite::SqliteStore),
-}
-
 /// What came of asking for a relay's side.
 pub(crate) enum Opened {
-    Store(RelayStore),
+    Store(Box<dyn outbox_core::Store>),
     /// The database answers, and the tables are not there or not up to date.
     NotMigrated,
     /// For now, for this reason.

@@ -48,29 +48,49 @@ pub(super) struct Settings {
 }
 
 impl RelayBuilder {
-    /// The [publish timeout](Self::publish_timeout) unless it is set. An adapter explains an outage in less
-    /// than half of it.
+    /// [`workers`](Self::workers) unless set.
+    pub const WORKERS: usize = 4;
+    /// [`batch_messages`](Self::batch_messages) unless set.
+    pub const BATCH_MESSAGES: usize = 1000;
+    /// [`batch_bytes`](Self::batch_bytes) unless set.
+    pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
+    /// [`crash_limit`](Self::crash_limit) unless set.
+    pub const CRASH_LIMIT: u32 = 3;
+    /// [`claim_wait`](Self::claim_wait) unless set.
+    pub const CLAIM_WAIT: Duration = Duration::from_secs(10);
+    /// [`publish_timeout`](Self::publish_timeout) unless set. An adapter explains an outage in less than half
+    /// of it.
     pub const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
+    /// [`settle_timeout`](Self::settle_timeout) unless set.
+    pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+    /// [`store_timeout`](Self::store_timeout) unless set.
+    pub const STORE_TIMEOUT: Duration = Duration::from_secs(10);
+    /// [`stop_grace`](Self::stop_grace) unless set.
+    pub const STOP_GRACE: Duration = Duration::from_secs(5);
+    /// [`backoff_first`](Self::backoff_first) unless set.
+    pub const BACKOFF_FIRST: Duration = Duration::from_millis(200);
+    /// [`backoff_longest`](Self::backoff_longest) unless set.
+    pub const BACKOFF_LONGEST: Duration = Duration::from_secs(10);
 
     pub(super) fn new(store: Arc<dyn Store>, publisher: Arc<dyn Publisher>) -> Self {
         Self {
             store,
             publisher,
             settings: Settings {
-                workers: 4,
-                batch_messages: 1000,
-                batch_bytes: 16 * 1024 * 1024,
+                workers: Self::WORKERS,
+                batch_messages: Self::BATCH_MESSAGES,
+                batch_bytes: Self::BATCH_BYTES,
                 order: OrderMode::default(),
                 on_dead: OnDead::default(),
-                crash_limit: 3,
+                crash_limit: Self::CRASH_LIMIT,
                 retry: Box::new(ExponentialBackoff::default()),
-                claim_wait: Duration::from_secs(10),
+                claim_wait: Self::CLAIM_WAIT,
                 publish_timeout: Self::PUBLISH_TIMEOUT,
-                settle_timeout: Duration::from_secs(10),
-                store_timeout: Duration::from_secs(10),
-                stop_grace: Duration::from_secs(5),
-                backoff_first: Duration::from_millis(200),
-                backoff_longest: Duration::from_secs(10),
+                settle_timeout: Self::SETTLE_TIMEOUT,
+                store_timeout: Self::STORE_TIMEOUT,
+                stop_grace: Self::STOP_GRACE,
+                backoff_first: Self::BACKOFF_FIRST,
+                backoff_longest: Self::BACKOFF_LONGEST,
                 seed: None,
             },
         }

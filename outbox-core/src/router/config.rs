@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::broker::Broker;
 use super::{Route, Router};
 use crate::relay::{check, telemetry};
-use crate::{InvalidConfig, MAX_TOPIC_BYTES, Publisher, TopicPattern};
+use crate::{InvalidConfig, MAX_TOPIC_BYTES, Publisher, RelayBuilder, TopicPattern};
 
 const MAX_NAME_BYTES: usize = 64;
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -38,8 +38,8 @@ impl BrokerLimits {
         Self {
             call_timeout: Self::CALL_TIMEOUT,
             calls: 2,
-            backoff_first: Duration::from_millis(200),
-            backoff_longest: Duration::from_secs(10),
+            backoff_first: RelayBuilder::BACKOFF_FIRST,
+            backoff_longest: RelayBuilder::BACKOFF_LONGEST,
         }
     }
 
@@ -286,7 +286,6 @@ impl fmt::Debug for RouterBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RelayBuilder;
     use crate::memory::MemoryPublisher;
 
     fn two() -> RouterBuilder {

@@ -22,7 +22,7 @@ use crate::settings::{self, InvalidSettings, Settings};
 use crate::signals::Signals;
 #[cfg(feature = "otel")]
 use crate::spans::Exporter;
-use crate::store::{Opened, RelayStore, Store};
+use crate::store::{Opened, Store};
 use crate::{broker, logs, metrics};
 
 /// How often a relay that waits for its database looks again.
@@ -41,6 +41,11 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let relay = &settings.relay;
     build(relay, MemoryStore::new(), MemoryPublisher::new())?;
     let store = Arc::new(Store::open(&settings.store)?);
+    let serve = match settings.http.listen {
+        // Before the brokers, whose gauges begin when they are opened.
+        Some(listen) => Some((listen, metrics::start()?)),
+        None => None,
+    };
     let publisher = broker::open_all(&settings).await?;
     let publisher = Pausable::new(publisher, Arc::clone(&store));
     logs::start(&settings.log)?;
@@ -48,20 +53,15 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let spans = Exporter::start()?;
     let mut signals = Signals::install().map_err(Failure::of)?;
     let progress = Progress::default();
-    if let Some(listen) = settings.http.listen {
-        http::serve(listen, metrics::start()?, progress.clone()).await?;
+    if let Some((listen, metrics)) = serve {
+        http::serve(listen, metrics, progress.clone()).await?;
     }
 
     let opened = tokio::select! {
         opened = open(&store, arguments.migrate, &progress) => opened?,
         () = signals.next() => return Ok(()),
     };
-    let relay = match opened {
-        #[cfg(feature = "postgres")]
-        RelayStore::Postgres(store) => build(relay, store, publisher)?,
-        #[cfg(feature = "sqlite")]
-        RelayStore::Sqlite(store) => build(relay, store, publisher)?,
-    };
+    let relay = build(relay, opened, publisher)?;
     progress.runs(relay.monitor());
     if settings.http.listen.is_some() {
         metrics::watch(Arc::clone(&store));
@@ -112,7 +112,11 @@ fn end(reason: &str) -> ! {
 }
 
 /// Waits until the database answers and has the tables. Says once what it waits for.
-async fn open(store: &Store, migrate: bool, progress: &Progress) -> Result<RelayStore, Failure> {
+async fn open(
+    store: &Store,
+    migrate: bool,
+    progress: &Progress,
+) -> Result<Box<dyn outbox_core::Store>, Failure> {
     let mut said = String::new();
     loop {
         let reason = match store.relay().await? {
@@ -146,7 +150,6 @@ fn build(
     store: impl outbox_core::Store,
     publisher: impl Publisher,
 ) -> Result<Relay, InvalidSettings> {
-    let invalid = |error| InvalidSettings::new("relay", error);
     let retry = ExponentialBackoff::new(
         settings.retry_first.0,
         settings.retry_longest.0,
@@ -163,7 +166,8 @@ fn build(
         .batch_bytes(settings.batch_bytes.0)
         .order(settings.order.into())
         .on_dead(settings.on_dead.into())
-        .retry(retry.map_err(invalid)?)
+        .crash_limit(settings.crash_limit)
+        .retry(retry.map_err(|error| InvalidSettings::of_core(&error))?)
         .claim_wait(settings.claim_wait.0)
         .publish_timeout(settings.publish_timeout.0)
         .settle_timeout(settings.settle_timeout.0)
@@ -172,5 +176,5 @@ fn build(
         .backoff_first(settings.backoff_first.0)
         .backoff_longest(settings.backoff_longest.0)
         .build()
-        .map_err(invalid)
+        .map_err(|error| InvalidSettings::of_core(&error))
 }

@@ -5,6 +5,7 @@ use std::env;
 use std::path::Path;
 
 use config::{Config, ConfigError, Environment, File, FileFormat, Map, Source as _, Value};
+use outbox_core::InvalidConfig;
 use serde::de::DeserializeOwned;
 
 use super::{Broker, Route, Settings, Store};
@@ -29,6 +30,22 @@ impl InvalidSettings {
     /// Says which setting it is, as in `relay.workers`, and what is wrong with it, without secrets.
     pub(crate) fn new(setting: impl AsRef<str>, reason: impl std::fmt::Display) -> Self {
         Self(format!("{}: {reason}", setting.as_ref()))
+    }
+
+    /// What a relay, its retry policy or a router refuses, under the name that it has here.
+    pub(crate) fn of_core(error: &InvalidConfig) -> Self {
+        let setting = match error.field() {
+            "route" => "route",
+            "broker" => "broker",
+            "stop_grace" => "relay.shutdown_grace",
+            "ExponentialBackoff::first" => "relay.retry_first",
+            "ExponentialBackoff::longest" => "relay.retry_longest",
+            field => {
+                let name = field.rsplit("::").next().unwrap_or(field);
+                return Self::new(format!("relay.{name}"), error);
+            }
+        };
+        Self::new(setting, error)
     }
 }
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use outbox_core::admin::{
-    DeadContent, DeadFilter, DeadPage, Decided, Finding, KeyFilter, KeyPage, PausedTopic, Resumed,
-    Retried, Status,
+    DeadContent, DeadFilter, DeadPage, Decided, Finding, Gauges, KeyFilter, KeyPage, PausedTopic,
+    Resumed, Retried, Status,
 };
 use outbox_core::{TopicPattern, Uuid};
 use tokio::time::timeout;
@@ -97,6 +97,10 @@ impl Store {
 
     pub(crate) async fn status(&self) -> Result<Status, Failure> {
         with_store!(self, store => look(store.outbox.status(&store.pool)).await)
+    }
+
+    pub(crate) async fn gauges(&self) -> Result<Gauges, Failure> {
+        with_store!(self, store => look(store.outbox.gauges(&store.pool)).await)
     }
 
     pub(crate) async fn held_keys(

@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
 
-use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened, RelayStore};
+use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened};
 use crate::failure::{Failure, chain};
 use crate::settings::{self, Address, InvalidSettings};
 
@@ -76,7 +76,7 @@ impl Postgres {
         // The answer is there; how the connection ends changes nothing.
         let _ = conn.close().await;
         match migrated {
-            Ok(Ok(true)) => Ok(Opened::Store(RelayStore::Postgres(self.claims()?))),
+            Ok(Ok(true)) => Ok(Opened::Store(Box::new(self.claims()?))),
             Ok(Ok(false)) => Ok(Opened::NotMigrated),
             Ok(Err(MigrateError::Database(error))) => Ok(Opened::NotYet(away(&*error))),
             Ok(Err(error)) => Err(Failure::of(error)),

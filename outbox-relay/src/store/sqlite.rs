@@ -1,6 +1,7 @@
 //! The store in SQLite.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use outbox_core::Message;
@@ -8,7 +9,7 @@ use outbox_sqlite::{OpenError, Outbox};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{ConnectOptions as _, SqlitePool};
 
-use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened, RelayStore};
+use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened};
 use crate::failure::{Failure, chain};
 use crate::settings::{self, InvalidSettings};
 
@@ -32,13 +33,19 @@ impl Sqlite {
 
     pub(super) async fn relay(&self) -> Result<Opened, Failure> {
         match self.outbox.store(&self.pool).await {
-            Ok(store) => Ok(Opened::Store(RelayStore::Sqlite(store))),
+            Ok(store) => Ok(Opened::Store(Box::new(store))),
             Err(OpenError::NotMigrated { .. }) => Ok(Opened::NotMigrated),
+            // Migrating makes the file.
+            Err(OpenError::Database { .. }) if !self.file().exists() => Ok(Opened::NotMigrated),
             Err(error @ (OpenError::Locked { .. } | OpenError::Database { .. })) => {
                 Ok(Opened::NotYet(chain(&error)))
             }
             Err(error) => Err(Failure::of(error)),
         }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.pool.connect_options().get_filename().to_owned()
     }
 
     /// The only one that makes the file.
