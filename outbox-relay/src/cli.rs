@@ -57,4 +57,8 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Arguments),
     /// Show the settings in effect and where each comes from, with secrets hidden
     Config,
+    /// Print a shell's completions of these commands
+    Completions(commands::manual::Completions),
+    /// Print the manual page, or write those of all commands into a folder
+    Man(commands::manual::Man),
 }

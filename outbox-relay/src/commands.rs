@@ -6,6 +6,7 @@ pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod keys;
+pub(crate) mod manual;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod run;
@@ -19,10 +20,13 @@ use crate::settings::{self, Settings};
 
 /// Does what was asked. The exit code is zero unless the answer to a question is no.
 pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
-    let loaded = settings::load(&cli.sources)?;
-    let settings = || Settings::of(&loaded);
+    // Read where it is needed: a wrong configuration is no reason to keep the manual back.
+    let loaded = || settings::load(&cli.sources);
+    let settings = || Settings::of(&loaded()?);
     match cli.command {
-        Command::Config => config::run(&loaded)?,
+        Command::Completions(arguments) => manual::completions(arguments)?,
+        Command::Man(arguments) => manual::man(arguments)?,
+        Command::Config => config::run(&loaded()?)?,
         Command::Run(arguments) => run::run(arguments, settings()?).await?,
         Command::Migrate(arguments) => migrate::run(arguments, settings()?).await?,
         Command::Enqueue(arguments) => enqueue::run(arguments, settings()?).await?,
