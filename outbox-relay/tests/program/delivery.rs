@@ -1,0 +1,144 @@
+//! What is enqueued with the program arrives with the program.
+
+use super::brokers::{self, Ids};
+use super::packaging;
+use super::support::{Place, Schema, name, server, wait_for, write};
+
+/// Some for each broker, enqueued by the function that other languages call.
+const EACH: usize = 20;
+
+#[tokio::test]
+async fn routes_lead_from_postgres_to_every_broker() {
+    let schema = Schema::new().await;
+    let place = Place::new();
+    let topic = name("routed");
+    let topics =
+        ["kafka", "amqp", "nats", "redis"].map(|broker| format!("{topic}.{broker}.placed"));
+    let [kafka, amqp, nats, redis] = &topics;
+    tokio::join!(
+        brokers::create_kafka_topic(kafka),
+        brokers::create_queue(amqp),
+        brokers::create_stream(&topic, nats),
+    );
+    let mut config = schema.section(None);
+    config += &format!(
+        "[broker.kafka]\nkind = \"kafka\"\nproperties.\"bootstrap.servers\" = \"{}\"\n\
+         [broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\
+         [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
+        server("OUTBOX_TEST_KAFKA"),
+        server("OUTBOX_TEST_RABBITMQ_URL"),
+        server("OUTBOX_TEST_NATS_URL"),
+        server("OUTBOX_TEST_REDIS_URL"),
+    );
+    for broker in ["kafka", "amqp", "nats"] {
+        config += &format!("[[route]]\ntopic = \"{topic}.{broker}.*\"\nbroker = \"{broker}\"\n");
+    }
+    config += "[[route]]\ntopic = \"*\"\nbroker = \"redis\"\n[http]\nlisten = \"127.0.0.1:0\"\n";
+    place.configure(&config);
+    place.run(&["migrate"], &[]).await.success();
+
+    let mut enqueued = [const { Ids::new() }; 4];
+    for (topic, ids) in topics.iter().zip(&mut enqueued) {
+        let statement = format!(
+            "SELECT {}.enqueue_json($1, '{{\"number\": 7}}', key => n::text)::text \
+             FROM generate_series(1, $2) n",
+            schema.name
+        );
+        let rows: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
+            .bind(topic)
+            .bind(EACH as i32)
+            .fetch_all(&schema.pool)
+            .await
+            .unwrap();
+        ids.extend(rows);
+    }
+    let running = place.start(&[]);
+    wait_for("delivery", async || {
+        (schema.left().await == 0).then_some(())
+    })
+    .await;
+    packaging::the_dashboard_finds_its_metrics(&running.http().await).await;
+    running.stop().await;
+
+    let arrived = tokio::join!(
+        brokers::kafka_ids(kafka, EACH),
+        brokers::queue_ids(amqp),
+        brokers::stream_ids(&topic, EACH),
+        brokers::redis_ids(redis),
+    );
+    assert_eq!(enqueued, <[Ids; 4]>::from(arrived));
+    tokio::join!(
+        brokers::delete_kafka_topic(kafka),
+        brokers::delete_queue(amqp),
+        brokers::delete_stream(&topic),
+        brokers::delete_redis_stream(redis),
+        schema.drop(),
+    );
+}
+
+#[tokio::test]
+async fn bytes_go_from_a_pipe_through_sqlite_to_redis_unchanged() {
+    let place = Place::new();
+    let topic = name("bytes");
+    place.configure(&format!(
+        "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
+        server("OUTBOX_TEST_REDIS_URL")
+    ));
+    place.run(&["migrate"], &[]).await.success();
+    let bytes: Vec<u8> = (0..=255).collect();
+    write(&place.path("payload"), &bytes);
+
+    let piped = [
+        "enqueue",
+        &topic,
+        "--key",
+        "k",
+        "--header",
+        "content-type=a=b",
+    ];
+    let piped = place.run_with_input(&piped, &bytes).await.success();
+    let file = ["enqueue", &topic, "--key", "k", "--file", "payload"];
+    let file = place.run(&file, &[]).await.success();
+    let id = "0191d2f0-0000-7000-8000-000000000001";
+    let text = [
+        "enqueue",
+        &topic,
+        "naïve \"text\"",
+        "--key",
+        "k",
+        "--id",
+        id,
+    ];
+    assert_eq!(place.run(&text, &[]).await.success().trim(), id);
+    let tombstone = ["enqueue", &topic, "--tombstone", "--key", "k"];
+    let tombstone = place.run(&tombstone, &[]).await.success();
+
+    let running = place.start(&[]);
+    let entries = wait_for("delivery", async || {
+        let entries = brokers::redis_entries(&topic).await;
+        (entries.len() == 4).then_some(entries)
+    });
+    let entries = entries.await;
+    running.stop().await;
+    brokers::delete_redis_stream(&topic).await;
+
+    let field = |entry: usize, name: &str| {
+        let field = entries[entry].iter().find(|(field, _)| field == name);
+        field.map(|(_, value)| value.clone())
+    };
+    let ids = [piped.trim(), file.trim(), id, tombstone.trim()];
+    for (entry, id) in ids.into_iter().enumerate() {
+        assert_eq!(field(entry, "id"), Some(id.as_bytes().to_vec()));
+        assert_eq!(field(entry, "key"), Some(b"k".to_vec()));
+    }
+    assert_eq!(field(0, "payload"), Some(bytes.clone()));
+    assert_eq!(field(0, "header:content-type"), Some(b"a=b".to_vec()));
+    assert_eq!(field(1, "payload"), Some(bytes));
+    assert_eq!(
+        field(2, "payload"),
+        Some("naïve \"text\"".as_bytes().to_vec())
+    );
+    assert_eq!(field(3, "payload"), None);
+}

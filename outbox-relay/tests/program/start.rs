@@ -1,0 +1,212 @@
+//! Starts into a world that is not ready yet, and an idle relay's cost.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::brokers;
+use super::proxy::Proxy;
+use super::support::{Place, Running, Schema, get, name, server, wait_for};
+
+/// `host:port` of a URL.
+fn authority(url: &str) -> &str {
+    let rest = url.split_once("://").unwrap().1;
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    rest.split('/').next().unwrap()
+}
+
+#[tokio::test]
+async fn it_waits_for_database_and_tables_says_so_once_and_then_works_and_idles_cheaply() {
+    let schema = Schema::new().await;
+    let place = Place::new();
+    let topic = name("waited");
+    let mut proxy = Proxy::closed(authority(&schema.url)).await;
+    let through = schema
+        .url
+        .replace(authority(&schema.url), &proxy.address.to_string());
+    let config = schema.section(Some(&through))
+        + &format!(
+            "[broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n[http]\nlisten = \"127.0.0.1:0\"\n",
+            server("OUTBOX_TEST_REDIS_URL")
+        );
+    place.configure(&config);
+
+    let running = place.start(&[]);
+    running.says("the database is away").await;
+    let http = running.http().await;
+    let (status, reason) = get(&http, "/health/ready").await;
+    assert_eq!(status, 503);
+    assert!(reason.contains("the database is away"), "{reason}");
+    assert_eq!(get(&http, "/health/live").await, (200, "live\n".to_owned()));
+
+    proxy.open();
+    running.says("run `outbox migrate`").await;
+    assert_eq!(
+        running.count("the database is away"),
+        1,
+        "{}",
+        running.log()
+    );
+    place.run(&["migrate"], &[]).await.success();
+    running.says("the relay runs").await;
+    assert_eq!(
+        running.count("run `outbox migrate`"),
+        1,
+        "{}",
+        running.log()
+    );
+    assert_eq!(get(&http, "/health/ready").await.0, 200);
+
+    place
+        .run(&["enqueue", &topic, "hello"], &[])
+        .await
+        .success();
+    wait_for("delivery", async || {
+        (schema.left().await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(brokers::redis_ids(&topic).await.len(), 1);
+    brokers::delete_redis_stream(&topic).await;
+
+    // It has become quiet, and stays so, as does another one beside it.
+    let mut others_way = Proxy::closed(authority(&schema.url)).await;
+    others_way.open();
+    let through = schema
+        .url
+        .replace(authority(&schema.url), &others_way.address.to_string());
+    let other = place.start(&[("OUTBOX__STORE__URL", &through)]);
+    other.says("the relay runs").await;
+    let writes = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint \
+                  FROM pg_stat_user_tables WHERE schemaname = '{schema}'";
+    // The server hands in what it counted of a session ten seconds after that became idle.
+    sleep(Duration::from_secs(12)).await; // wait: for that, and the end of the polls that follow traffic
+    let written = schema.number(writes).await;
+    proxy.statements();
+    others_way.statements();
+    let window = Duration::from_secs(30);
+    let start = Instant::now();
+    sleep(window).await; // wait: what does not happen in this time is what is counted
+    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    for statements in [proxy.statements(), others_way.statements()] {
+        let a_minute = statements.len() as f64 / minutes;
+        println!("{a_minute} statements a minute");
+        assert!(a_minute <= 120.0, "{a_minute} a minute: {statements:#?}");
+        assert!(!statements.is_empty(), "nothing was seen of it");
+    }
+    assert_eq!(
+        schema.number(writes).await,
+        written,
+        "it wrote while it was idle"
+    );
+    assert_eq!(get(&http, "/health/live").await.0, 200);
+
+    other.stop().await;
+    running.stop().await;
+    schema.drop().await;
+}
+
+#[tokio::test]
+async fn it_starts_without_any_of_its_brokers_and_says_once_of_each_that_it_is_away() {
+    let place = Place::new();
+    place.configure(
+        "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\
+         [broker.kafka]\nkind = \"kafka\"\nproperties.\"bootstrap.servers\" = \"127.0.0.1:1\"\n\
+         [broker.amqp]\nkind = \"amqp\"\nurl = \"amqp://127.0.0.1:1\"\n\
+         [broker.nats]\nkind = \"nats\"\nurl = \"nats://127.0.0.1:1\"\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n\
+         [[route]]\ntopic = \"kafka\"\nbroker = \"kafka\"\n[[route]]\ntopic = \"amqp\"\nbroker = \"amqp\"\n\
+         [[route]]\ntopic = \"nats\"\nbroker = \"nats\"\n[[route]]\ntopic = \"redis\"\nbroker = \"redis\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    place.run(&["migrate"], &[]).await.success();
+    let running = place.start(&[]);
+    running.says("the relay runs").await;
+    let brokers = ["kafka", "amqp", "nats", "redis"];
+    for topic in brokers {
+        place.run(&["enqueue", topic, "x"], &[]).await.success();
+    }
+    for broker in brokers {
+        running.says(&format!("\"broker\":\"{broker}\"")).await;
+    }
+    let http = running.http().await;
+    assert_eq!(get(&http, "/health/ready").await.0, 200);
+    let page = get(&http, "/metrics").await.1;
+    for broker in brokers {
+        let gauge = format!("outbox_broker_outage{{broker=\"{broker}\"}} 1");
+        assert!(page.contains(&gauge), "{gauge} is not in\n{page}");
+    }
+    let log = running.stop().await;
+    let said = log.matches("one of the brokers is away").count();
+    assert_eq!(said, brokers.len(), "{log}");
+}
+
+#[tokio::test]
+async fn it_makes_the_file_of_sqlite_where_it_is_asked_to_and_otherwise_waits_for_it() {
+    let place = Place::new();
+    place.configure(
+        "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n",
+    );
+    let waiting = place.start(&[]);
+    waiting.says("run `outbox migrate`").await;
+    assert!(!place.path("shop.db").exists());
+    let migrating = place.start_with(&["run", "--migrate"], &[]);
+    migrating.says("the tables are up to date").await;
+    // One of them works, and the other one waits until it is gone.
+    let migrating_works = wait_for("a relay", async || {
+        let runs = |relay: &Running| relay.count("the relay runs") > 0;
+        (runs(&migrating) || runs(&waiting)).then(|| runs(&migrating))
+    });
+    let (works, waits) = match migrating_works.await {
+        true => (migrating, waiting),
+        false => (waiting, migrating),
+    };
+    waits.says("has a relay already").await;
+    works.stop().await;
+    waits.says("the relay runs").await;
+    waits.stop().await;
+}
+
+#[tokio::test]
+async fn it_is_ready_within_a_second_and_migrates_where_it_is_asked_to() {
+    let schema = Schema::new().await;
+    let place = Place::new();
+    place.configure(
+        &(schema.section(None)
+            + &format!(
+                "[broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
+                server("OUTBOX_TEST_REDIS_URL")
+            )),
+    );
+    let printed = place.run(&["migrate", "--print"], &[]).await.success();
+    assert!(
+        printed.contains(&format!("{}.message", schema.name)),
+        "{printed}"
+    );
+    let away = [("OUTBOX__STORE__URL", "postgres://u:p@127.0.0.1:1/none")];
+    assert_eq!(
+        place.run(&["migrate", "--print"], &away).await.success(),
+        printed
+    );
+    let refused = place.run(&["migrate"], &away).await.failure(1);
+    assert!(refused.contains("the database is away"), "{refused}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(printed))
+        .execute(&schema.pool)
+        .await
+        .unwrap();
+
+    let mut best = Duration::MAX;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let running = place.start(&[]);
+        running.says("the relay runs").await;
+        best = best.min(start.elapsed());
+        running.stop().await;
+    }
+    // The best of three, since the machine may be busy.
+    assert!(
+        best < Duration::from_secs(1),
+        "it takes {best:?} to be ready"
+    );
+    schema.drop().await;
+}
