@@ -286,6 +286,40 @@ async fn a_look_has_a_bound_where_nothing_fits() {
     assert_eq!(replayed.youngest, None);
 }
 
+/// The new one comes before a counted one, and would take its place in the number.
+#[tokio::test]
+async fn what_dies_after_the_counting_is_not_decided_about() {
+    let fixture = Fixture::new().await;
+    let all: Vec<Message> = (0..3).map(|n| message("k", &n.to_string())).collect();
+    fixture.enqueue(&all).await;
+    settle(&fixture, |_| dead(false)).await;
+    for aside in [
+        "CREATE TABLE aside AS SELECT * FROM outbox_dead WHERE position = 1",
+        "DELETE FROM outbox_dead WHERE position = 1",
+    ] {
+        fixture.execute(aside).await.unwrap();
+    }
+    let mut counting = fixture.outbox.count_dead(&fixture.pool, DeadFilter::all());
+    assert!(!counting.step().await.unwrap());
+    assert_eq!(counting.done().messages, 2);
+
+    // The database's clock counts milliseconds.
+    let counted = SystemTime::now();
+    while SystemTime::now() < counted + Duration::from_millis(2) {
+        tokio::task::yield_now().await;
+    }
+    for death in [
+        "INSERT INTO outbox_dead SELECT * FROM aside",
+        "UPDATE outbox_dead SET died_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) WHERE position = 1",
+    ] {
+        fixture.execute(death).await.unwrap();
+    }
+    assert_eq!(counting.discard().finish().await.unwrap().messages, 2);
+    let left = listed(&fixture, &DeadFilter::all(), 4).await;
+    let left: Vec<Uuid> = left.iter().map(|message| message.id).collect();
+    assert_eq!(left, [all[0].id()]);
+}
+
 #[tokio::test]
 async fn what_dies_again_meanwhile_is_left_alone() {
     let fixture = Fixture::new().await;

@@ -75,7 +75,8 @@ pub fn portions(messages: impl IntoIterator<Item = (i64, u64)>) -> Vec<Vec<i64>>
 
 /// How far a decision about dead messages is.
 ///
-/// It means the messages that are dead when its first step begins, and each of them once.
+/// It means the messages that are dead when its first step begins, and each of them once. Where they were
+/// counted before, it may be those that were dead when the counting began: [`again`](Self::again).
 #[derive(Clone, Debug)]
 pub struct DeadProgress {
     filter: DeadFilter,
@@ -125,6 +126,16 @@ impl DeadProgress {
     pub fn limit(mut self, messages: u64) -> Self {
         self.limit = messages;
         self
+    }
+
+    /// The same from its beginning, about no more messages than it has come to: what died after it
+    /// began is not meant, so it takes nobody's place.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self {
+            begun: self.begun,
+            ..Self::new(self.filter).limit(self.done.messages)
+        }
     }
 
     /// What came of it so far.
@@ -256,6 +267,29 @@ mod tests {
         progress.decided(1, None);
         assert!(!progress.looked(1, Some(2)));
         assert_eq!(DeadProgress::new(DeadFilter::all()).limit(0).step(), None);
+    }
+
+    #[test]
+    fn what_was_counted_is_decided_about_as_of_the_counting() {
+        let ids = (0..1_500).map(Uuid::from_u128);
+        let mut counting = DeadProgress::new(DeadFilter::ids(ids)).limit(1_200);
+        assert_eq!(counting.begun(7), 7);
+        counting.decided(1_000, Some(Duration::from_secs(1)));
+        assert!(counting.looked(1_000, None));
+        counting.decided(100, None);
+        assert!(!counting.looked(100, None));
+
+        let mut deciding = counting.again();
+        assert_eq!(deciding.done(), Decided::default());
+        let step = deciding.step().unwrap();
+        assert_eq!((step.begun, step.limit), (Some(7), 1_100));
+        assert_eq!(step.ids.map(|ids| ids[0]), Some(Uuid::from_u128(0)));
+        assert_eq!(deciding.begun(9), 7);
+        assert_eq!(
+            DeadProgress::new(DeadFilter::all()).again().step(),
+            None,
+            "nothing was counted"
+        );
     }
 
     #[test]

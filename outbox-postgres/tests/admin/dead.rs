@@ -28,6 +28,7 @@ on_each_server!(with_outbox:
     a_filter_means_what_fits_all_that_it_asks_for,
     a_look_has_a_bound_where_nothing_fits,
     what_dies_again_meanwhile_is_left_alone,
+    what_dies_after_the_counting_is_not_decided_about,
     a_step_that_failed_is_repeated,
     a_replay_says_how_long_ago_the_youngest_died,
     content_is_shown_unharmed,
@@ -410,6 +411,26 @@ async fn a_look_has_a_bound_where_nothing_fits(f: Fixture) {
         (done.messages, done.looked_at, done.youngest),
         (0, 25_000, None)
     );
+}
+
+/// The new one comes before a counted one, and would take its place in the number.
+async fn what_dies_after_the_counting_is_not_decided_about(f: Fixture) {
+    for (first, decide) in [
+        (1, DeadSteps::replay as fn(DeadSteps) -> DeadSteps),
+        (11, DeadSteps::discard),
+    ] {
+        dead(&f, first, "k", false).await;
+        dead(&f, first + 2, "k", false).await;
+        let mut counting = f.outbox.count_dead(&f.pool, DeadFilter::all());
+        assert!(!counting.step().await.unwrap());
+        assert_eq!(counting.done().messages, 2);
+        dead(&f, first + 1, "k", false).await;
+        let decided = decide(counting).finish().await.unwrap();
+        assert_eq!(decided.messages, 2);
+        assert_eq!(positions(&f, "dead").await, [first + 1]);
+        assert_eq!(discard(&f, DeadFilter::all()).await, 1);
+    }
+    assert_eq!(positions(&f, "parked").await, [1, 3]);
 }
 
 async fn what_dies_again_meanwhile_is_left_alone(f: Fixture) {

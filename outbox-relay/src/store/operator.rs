@@ -15,10 +15,15 @@ use super::Opened;
 use super::Store;
 use crate::failure::{Failure, chain};
 use crate::settings;
+use crate::text::span;
 
 /// How long a look may take. The stores bound their statements below it; a server that has vanished in the
 /// middle of one says nothing at all.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// How long a step of a decision may take. A step waits for claims that hold its lanes, and the stores bound
+/// each of its statements to 5 minutes.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 const NOT_MIGRATED: &str =
     "the tables are not there, or not those of this version: `outbox migrate` makes them";
@@ -147,31 +152,14 @@ impl Store {
         }
     }
 
-    pub(crate) fn replay(&self, filter: DeadFilter) -> DeadSteps {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => DeadSteps::Postgres(store.outbox.replay(&store.pool, filter)),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.replay(&store.pool, filter)),
-        }
-    }
-
-    pub(crate) fn discard(&self, filter: DeadFilter) -> DeadSteps {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => DeadSteps::Postgres(store.outbox.discard(&store.pool, filter)),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.discard(&store.pool, filter)),
-        }
-    }
-
     /// Whether it was not paused before.
     pub(crate) async fn pause(&self, topic: &TopicPattern, by: &str) -> Result<bool, Failure> {
         with_store!(self, store => look(store.outbox.pause(&store.pool, topic, by)).await)
     }
 
     pub(crate) async fn resume(&self, topic: &TopicPattern) -> Result<Resumed, Failure> {
-        with_store!(self, store => look(store.outbox.resume(&store.pool, topic)).await)
+        // It has held keys tried, in steps.
+        with_store!(self, store => within(STEP_TIMEOUT, store.outbox.resume(&store.pool, topic)).await)
     }
 
     pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
@@ -193,13 +181,33 @@ impl DeadSteps {
         }
     }
 
+    /// What was counted, to be put back.
+    pub(crate) fn replay(self) -> Self {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(steps) => Self::Postgres(steps.replay()),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(steps) => Self::Sqlite(steps.replay()),
+        }
+    }
+
+    /// What was counted, to be dropped.
+    pub(crate) fn discard(self) -> Self {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(steps) => Self::Postgres(steps.discard()),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(steps) => Self::Sqlite(steps.discard()),
+        }
+    }
+
     pub(crate) fn done(&self) -> Decided {
         each!(DeadSteps, self, steps => steps.done())
     }
 
     /// Whether there may be more.
     pub(crate) async fn step(&mut self) -> Result<bool, Failure> {
-        each!(DeadSteps, self, steps => steps.step().await.map_err(explain))
+        each!(DeadSteps, self, steps => within(STEP_TIMEOUT, steps.step()).await)
     }
 }
 
@@ -210,16 +218,24 @@ impl KeySteps {
 
     /// Whether there may be more.
     pub(crate) async fn step(&mut self) -> Result<bool, Failure> {
-        each!(KeySteps, self, steps => steps.step().await.map_err(explain))
+        each!(KeySteps, self, steps => within(STEP_TIMEOUT, steps.step()).await)
     }
 }
 
 /// Bounds a look, and puts its error in words.
 async fn look<T>(answer: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Failure> {
-    match timeout(LOOK_TIMEOUT, answer).await {
+    within(LOOK_TIMEOUT, answer).await
+}
+
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Failure> {
+    match timeout(limit, answer).await {
         Ok(answer) => answer.map_err(explain),
         Err(_) => Err(Failure::new(format!(
-            "the database is away: no answer within {LOOK_TIMEOUT:?}"
+            "the database is away: no answer within {}",
+            span(limit)
         ))),
     }
 }
@@ -237,5 +253,20 @@ fn explain(error: sqlx::Error) -> Failure {
             Failure::new(NO_FILE)
         }
         _ => Failure::of(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_silent_is_not_waited_for_for_ever() {
+        let silent = std::future::pending::<Result<(), sqlx::Error>>();
+        let failure = within(Duration::from_millis(1), silent).await.unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "the database is away: no answer within 1 ms"
+        );
     }
 }

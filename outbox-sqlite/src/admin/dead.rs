@@ -232,6 +232,26 @@ impl DeadSteps {
         self
     }
 
+    /// Puts back what these steps have counted: a person who was shown a number and thinks about it
+    /// decides about those messages. What died after the counting began is not meant, and no more are
+    /// put back than were counted. As [`Outbox::replay`] otherwise.
+    pub fn replay(self) -> Self {
+        self.again(Decision::Replay)
+    }
+
+    /// Drops what these steps have counted, as [`replay`](Self::replay) puts it back.
+    pub fn discard(self) -> Self {
+        self.again(Decision::Discard)
+    }
+
+    fn again(self, decision: Decision) -> Self {
+        Self {
+            progress: self.progress.again(),
+            decision,
+            ..self
+        }
+    }
+
     /// What came of it so far.
     pub fn done(&self) -> Decided {
         self.progress.done()

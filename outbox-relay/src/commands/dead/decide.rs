@@ -60,7 +60,7 @@ const DISCARD: Words = Words {
 pub(super) async fn replay(arguments: Decide, settings: &Settings) -> Result<(), Failure> {
     let filter = filter(&arguments)?;
     let store = Store::ready(&settings.store).await?;
-    let decided = decide(&arguments, &store, &REPLAY, &filter, Store::replay).await?;
+    let decided = decide(&arguments, &store, &REPLAY, &filter, DeadSteps::replay).await?;
     if let Some(decided) = decided
         && let Some(note) = repeat_note(settings, decided)
     {
@@ -72,7 +72,7 @@ pub(super) async fn replay(arguments: Decide, settings: &Settings) -> Result<(),
 pub(super) async fn discard(arguments: Decide, settings: &Settings) -> Result<(), Failure> {
     let filter = filter(&arguments)?;
     let store = Store::ready(&settings.store).await?;
-    decide(&arguments, &store, &DISCARD, &filter, Store::discard).await?;
+    decide(&arguments, &store, &DISCARD, &filter, DeadSteps::discard).await?;
     Ok(())
 }
 
@@ -91,9 +91,10 @@ async fn decide(
     store: &Store,
     words: &Words,
     filter: &DeadFilter,
-    begin: impl Fn(&Store, DeadFilter) -> DeadSteps,
+    begin: fn(DeadSteps) -> DeadSteps,
 ) -> Result<Option<Decided>, Failure> {
-    let expected = expected(arguments, store, filter).await?;
+    let counting = count_all(arguments, store, filter).await?;
+    let expected = counting.done().messages;
     let messages = counted(expected, "dead message", "dead messages");
     if expected == 0 {
         terminal::print("no dead message fits\n")?;
@@ -123,8 +124,8 @@ async fn decide(
         terminal::print("nothing was changed\n")?;
         return Ok(None);
     }
-    let steps = begin(store, filter.clone()).limit(expected);
-    let decided = work(steps, words, expected).await?;
+    // What has died during the question is not what was agreed to.
+    let decided = work(begin(counting), words, expected).await?;
     terminal::print(&format!(
         "{} {}\n",
         words.done,
@@ -139,13 +140,17 @@ async fn decide(
     Ok(Some(decided))
 }
 
-/// How many messages there are to decide about, up to the limit.
-async fn expected(arguments: &Decide, store: &Store, filter: &DeadFilter) -> Result<u64, Failure> {
+/// Counts the messages that there are to decide about, up to the limit.
+async fn count_all(
+    arguments: &Decide,
+    store: &Store,
+    filter: &DeadFilter,
+) -> Result<DeadSteps, Failure> {
     let mut counting = store
         .count_dead(filter.clone())
         .limit(arguments.limit.unwrap_or(u64::MAX));
     while counting.step().await? {}
-    Ok(counting.done().messages)
+    Ok(counting)
 }
 
 /// Does all steps, or those before a signal. A second signal cuts off the step that is under way.
