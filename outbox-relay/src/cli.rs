@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// List, show, replay and discard what was given up
     #[command(subcommand)]
     Dead(commands::dead::Arguments),
-    /// Stop a topic at all relays until it is resumed, or list what is paused
+    /// Stop a topic at all relays of this program until it is resumed, or list what is paused
     Pause(commands::pause::Pause),
     /// Go on with a topic that was paused
     Resume(commands::pause::Resume),

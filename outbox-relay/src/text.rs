@@ -155,14 +155,31 @@ pub(crate) fn span(time: Duration) -> String {
     }
 }
 
-/// A word as a shell takes it.
+/// A word as a shell takes it, safe to show as it is: it must not be [`escaped`] as well, which would double
+/// its backslashes and make it another word.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+        return word.to_owned();
     }
+    if !word.chars().any(is_unsafe) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    // What cannot be shown is written in octal digits, byte by byte: neither locale nor what follows matters.
+    let mut quoted = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\\' | '\'' => quoted.extend(['\\', c]),
+            c if is_unsafe(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    push_escape(&mut quoted, format_args!("\\{byte:03o}"));
+                }
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
 }
 
 /// A size: `312 B`, `1.5 KiB`, `4.0 MiB`.
@@ -272,6 +289,27 @@ mod tests {
         for text in ["", "order-7", "größe 東京 🦀", "a \"b\" 'c'"] {
             assert_eq!(escaped(text), text);
             assert_eq!(shortened(text, 20), text);
+        }
+    }
+
+    #[test]
+    fn a_word_is_quoted_as_a_shell_takes_it() {
+        for (word, shown) in [
+            ("orders.placed", "orders.placed"),
+            ("", "''"),
+            ("orders.*", "'orders.*'"),
+            (r"a\b", r"'a\b'"),
+            ("it's", r"'it'\''s'"),
+            ("a\n1\\'\u{202e}", r"$'a\0121\\\'\342\200\256'"),
+        ] {
+            assert_eq!(quoted(word), shown);
+        }
+        let words = ["größe 東京", "\u{1b}]0;a\u{7}7", "$'a'\\\n`b`"];
+        for word in words {
+            let script = format!("printf %s {}", quoted(word));
+            let mut bash = std::process::Command::new("bash");
+            let printed = bash.args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(printed.stdout).unwrap(), word);
         }
     }
 

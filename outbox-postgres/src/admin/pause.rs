@@ -15,7 +15,8 @@ impl Outbox {
     /// says who wants that, for those who ask later. Gives back whether that is new: a pattern that is
     /// paused already keeps its time and its name.
     ///
-    /// The relay heeds it where its publisher does, as that of the `outbox` program does.
+    /// A relay heeds it only where its publisher asks for [`paused`](Self::paused) topics, as that of the
+    /// `outbox` program does. An embedded `Relay` does not by itself, and goes on sending.
     ///
     /// # Errors
     ///

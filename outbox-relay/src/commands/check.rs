@@ -101,9 +101,17 @@ fn exceeded(limits: &Arguments, status: &Status) -> Vec<String> {
         ("held-up keys", status.held_keys, limits.max_held),
         ("halted keys", status.halted_keys, limits.max_halted),
     ] {
-        if let Some(limit) = limit.filter(|limit| found.number() > *limit) {
+        let Some(limit) = limit else { continue };
+        // There are more than were counted, and nobody knows how many.
+        let is_unknown = matches!(found, Count::AtLeast(number) if number <= limit);
+        if is_unknown || found.number() > limit {
+            let not_counted = if is_unknown {
+                ", not counted further"
+            } else {
+                ""
+            };
             exceeded.push(format!(
-                "{what} {}, limit {}",
+                "{what} {}{not_counted}, limit {}",
                 approximate(found),
                 count(limit)
             ));
@@ -145,6 +153,34 @@ mod tests {
             ]
         );
         assert!(exceeded(&Arguments::default(), &status).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_counted_up_to_the_limit_is_not_taken_for_fine() {
+        let mut status = empty().status;
+        let found = |status: &Status, limit| {
+            let limits = Arguments {
+                max_waiting: Some(limit),
+                ..Arguments::default()
+            };
+            exceeded(&limits, status)
+        };
+        status.waiting = Count::AtLeast(100_000);
+        for limit in [100_000, 200_000] {
+            let line = format!(
+                "waiting messages 100,000+, not counted further, limit {}",
+                count(limit)
+            );
+            assert_eq!(found(&status, limit), [line]);
+        }
+        assert_eq!(
+            found(&status, 99_999),
+            ["waiting messages 100,000+, limit 99,999"]
+        );
+        for waiting in [Count::Exact(100_000), Count::About(100_000)] {
+            status.waiting = waiting;
+            assert!(found(&status, 100_000).is_empty(), "{waiting:?}");
+        }
     }
 
     #[test]

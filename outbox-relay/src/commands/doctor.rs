@@ -19,7 +19,7 @@ use crate::probe::{self, Place};
 use crate::settings::{self, Route, Settings};
 use crate::store::Store;
 use crate::terminal;
-use crate::text::{counted, escaped, quoted};
+use crate::text::{counted, escaped, escaped_lines, quoted};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -250,7 +250,12 @@ fn text(findings: &[Finding], all: bool) -> String {
         for (name, words) in [("why", finding.why), ("mend", finding.mend.as_str())] {
             for (nth, words) in words.lines().enumerate() {
                 let name = if nth == 0 { name } else { "" };
-                line(format_args!("{:7}  {name:<4}  {}", "", escaped(words)));
+                // A command among them stays as a shell takes it.
+                line(format_args!(
+                    "{:7}  {name:<4}  {}",
+                    "",
+                    escaped_lines(words)
+                ));
             }
         }
     }

@@ -55,13 +55,14 @@ pub(crate) async fn pause(arguments: Pause, settings: Settings) -> Result<(), Fa
     };
     let by = arguments.by.unwrap_or_else(logged_in);
     let is_new = store.pause(&topic, &by).await?;
-    let topic = escaped(topic.as_str());
+    let shown = escaped(topic.as_str());
     terminal::print(&match is_new {
         true => format!(
-            "{topic} is paused: within a second every relay parks its messages, until outbox resume {}\n",
-            quoted(&topic)
+            "{shown} is paused: within a second every `outbox run` parks its messages, until outbox resume {}; \
+             a relay within an application does not heed it\n",
+            quoted(topic.as_str())
         ),
-        false => format!("{topic} was paused already; outbox pause says since when and by whom\n"),
+        false => format!("{shown} was paused already; outbox pause says since when and by whom\n"),
     })
 }
 
@@ -101,7 +102,7 @@ fn text(paused: &[PausedTopic]) -> String {
 fn logged_in() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"]
         .iter()
-        .find_map(|name| env::var(name).ok());
-    name.filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "somebody".to_owned())
+        .filter_map(|name| env::var(name).ok())
+        .find(|name| !name.is_empty());
+    name.unwrap_or_else(|| "somebody".to_owned())
 }

@@ -1,7 +1,7 @@
 //! One dead message whole: every field, and the payload in a form that can be read.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _, stdout};
+use std::io::{IsTerminal as _, stdout};
 use std::time::SystemTime;
 
 use clap::Args;
@@ -62,14 +62,12 @@ fn raw(content: &DeadContent) -> Result<(), Failure> {
             "the message has no payload, which is not the same as an empty one",
         ));
     };
-    let mut output = stdout().lock();
-    if output.is_terminal() {
+    if stdout().is_terminal() {
         return Err(Failure::new(
             "standard output is a terminal, and the payload may disturb it: use > FILE",
         ));
     }
-    let written = output.write_all(payload).and_then(|()| output.flush());
-    written.map_err(|error| Failure::new(format!("standard output: {error}")))
+    terminal::print_bytes(payload)
 }
 
 fn whole_document(content: &DeadContent) -> Value {

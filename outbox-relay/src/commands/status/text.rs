@@ -27,7 +27,7 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> String {
     if let Some(advice) = advice(verdict, look) {
         line(
             &mut text,
-            format_args!("next: {}   ({})", escaped(&advice.command), advice.purpose),
+            format_args!("next: {}   ({})", advice.command, advice.purpose),
         );
     }
     text.push('\n');

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use outbox_core::admin::{HeldKey, KeyPage, Status};
+use outbox_core::admin::{HeldKey, KeyPage, PausedTopic, Status};
 
-use crate::text::{counted, counted_at_least, quoted, span};
+use crate::text::{counted_at_least, quoted, span};
 
 /// A queue whose oldest message is younger than this moves: no second look is needed to say so.
 const YOUNG: Duration = Duration::from_secs(5);
@@ -152,13 +152,14 @@ fn is_all_paused(look: &Look) -> bool {
 
 /// Whether the head of the key is of a paused topic.
 pub(crate) fn is_paused(look: &Look, key: &HeldKey) -> bool {
-    let paused = &look.status.paused;
-    let head = key.head.as_ref();
-    head.is_some_and(|head| {
-        paused
-            .iter()
-            .any(|paused| paused.topic.matches(&head.topic))
-    })
+    pause_of(look, key).is_some()
+}
+
+/// The pause that the head of the key waits for.
+fn pause_of<'a>(look: &'a Look, key: &HeldKey) -> Option<&'a PausedTopic> {
+    let head = key.head.as_ref()?;
+    let mut paused = look.status.paused.iter();
+    paused.find(|paused| paused.topic.matches(&head.topic))
 }
 
 /// The verdict in a sentence, with what it rests on.
@@ -238,9 +239,10 @@ pub(crate) fn advice(verdict: Verdict, look: &Look) -> Option<Advice> {
             "shows whether the queue gets shorter",
         ),
         Verdict::Paused => {
-            let paused = status
-                .paused
-                .first()
+            // The first one that something waits for: others may be paused too.
+            let mut keys = look.keys.keys.iter();
+            let paused = keys
+                .find_map(|key| pause_of(look, key))
                 .map_or("TOPIC", |paused| paused.topic.as_str());
             Advice::new(
                 &format!("outbox resume {}", quoted(paused)),
@@ -251,7 +253,7 @@ pub(crate) fn advice(verdict: Verdict, look: &Look) -> Option<Advice> {
             "outbox keys --halted",
             format!(
                 "names the dead messages that halt {}",
-                counted(status.halted_keys.number(), "key", "keys")
+                counted_at_least(status.halted_keys, "key", "keys")
             ),
         ),
         Verdict::HeldUp if is_mostly(look, "topic_unavailable") => Advice::new(
@@ -286,7 +288,7 @@ pub(in crate::commands) mod tests {
     use std::time::SystemTime;
 
     use outbox_core::Uuid;
-    use outbox_core::admin::{Count, Head, PausedTopic, RelaySeen, TopicCounts, Traffic};
+    use outbox_core::admin::{Count, Head, RelaySeen, TopicCounts, Traffic};
 
     use super::*;
 
@@ -467,12 +469,20 @@ pub(in crate::commands) mod tests {
         let halted = held(missing.clone(), "t", "rejected", true);
         assert_eq!(command(&halted, None), "outbox keys --halted");
 
+        let mut many = halted;
+        many.status.halted_keys = Count::AtLeast(10_000);
+        let advice = advice(Verdict::HeldUp, &many).unwrap();
+        assert!(advice.purpose.ends_with("halt 10,000+ keys"), "{advice:?}");
+
         let mut paused = missing;
-        paused.status.paused.push(PausedTopic {
-            topic: "t*".parse().unwrap(),
-            since: ago(60),
-            by: "ada".to_owned(),
-        });
+        // Nothing waits for the first.
+        for topic in ["a*", "t*"] {
+            paused.status.paused.push(PausedTopic {
+                topic: topic.parse().unwrap(),
+                since: ago(60),
+                by: "ada".to_owned(),
+            });
+        }
         assert_eq!(verdict(&paused, None), Verdict::Paused);
         assert_eq!(command(&paused, None), "outbox resume 't*'");
         let mixed = held(paused, "u", "retryable", false);
