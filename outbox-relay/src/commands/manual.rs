@@ -1,6 +1,5 @@
 //! `outbox completions` and `outbox man`: what packages and shells want of the help, made from `cli.rs`.
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _};
@@ -8,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::cli::Cli;
 use crate::failure::Failure;
+use crate::terminal;
 
 #[derive(Args)]
 pub(crate) struct Completions {
@@ -24,7 +24,7 @@ pub(crate) struct Man {
 pub(crate) fn completions(arguments: Completions) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "outbox", &mut text);
-    print(&text)
+    terminal::print_bytes(&text)
 }
 
 pub(crate) fn man(arguments: Man) -> Result<(), Failure> {
@@ -35,9 +35,5 @@ pub(crate) fn man(arguments: Man) -> Result<(), Failure> {
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
     rendered.map_err(Failure::of)?;
-    print(&page)
-}
-
-fn print(text: &[u8]) -> Result<(), Failure> {
-    io::stdout().write_all(text).map_err(Failure::of)
+    terminal::print_bytes(&page)
 }

@@ -107,6 +107,43 @@ async fn nothing_is_decided_by_oversight() {
     .await;
 }
 
+/// As of `dead show ID --payload | head -c 100`.
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_failure() {
+    with_scene(NO_BROKER, async |scene| {
+        scene.done(&["migrate"]).await;
+        scene.give_up(&[("t", None, "e")]).await;
+        // More than a pipe takes.
+        scene
+            .execute("UPDATE {schema}.dead SET payload = convert_to(repeat('x', 1000000), 'UTF8')")
+            .await;
+        let id = ids(&scene.json(&["dead", "list"]).await).remove(0);
+        for form in ["--payload", "--json"] {
+            assert_eq!(
+                scene.unread(&["dead", "show", &id, form]).await,
+                0,
+                "{form}"
+            );
+        }
+    })
+    .await;
+}
+
+/// What is shown to be typed means the topic that was typed.
+#[tokio::test]
+async fn a_pause_says_how_it_ends() {
+    with_scene(NO_BROKER, async |scene| {
+        scene.done(&["migrate"]).await;
+        for (topic, shown) in [("a.*", "'a.*'"), (r"a\b's", r"'a\b'\''s'")] {
+            let paused = scene.done(&["pause", topic]).await;
+            let resume = format!("until outbox resume {shown};");
+            assert!(paused.contains(&resume), "{paused}");
+            scene.done(&["resume", topic]).await;
+        }
+    })
+    .await;
+}
+
 /// Of two people who replay the same messages at once, each message is put back by one.
 #[tokio::test]
 async fn two_people_replay_at_once() {

@@ -4,7 +4,7 @@ use outbox_conformance::address;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use crate::scene::{Program, until};
+use crate::scene::{Program, redis, until};
 
 #[tokio::test]
 async fn an_operator_of_an_embedded_outbox() {
@@ -61,11 +61,7 @@ async fn an_operator_of_an_embedded_outbox() {
         "{doctor:?}"
     );
 
-    let mut redis = redis::Client::open(url)
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let mut redis = redis(&url).await;
     let stream = format!("{prefix}orders.shipped");
     make_stream(&mut redis, &stream).await;
     let retried = program

@@ -11,7 +11,7 @@ use outbox_conformance::address;
 use outbox_conformance::proxy::Proxy;
 use redis::aio::MultiplexedConnection;
 
-use crate::scene::{Scene, until, with_scene};
+use crate::scene::{Scene, redis, until, with_scene};
 
 /// What an operator has typed, and what came back.
 #[derive(Default)]
@@ -51,8 +51,7 @@ async fn a_night_with_the_program_alone() {
         proxy.address()
     );
     with_scene(&settings, async |scene| {
-        let client = redis::Client::open(&*url).unwrap();
-        let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+        let mut redis = redis(&url).await;
         let placed = format!("{prefix}orders.placed");
         let shipped = format!("{prefix}orders.shipped");
         make_stream(&mut redis, &placed).await;

@@ -1,5 +1,6 @@
 //! An outbox of a test's own, the program that is run on it, and what it answers.
 
+use std::env;
 use std::fs;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -10,10 +11,15 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use outbox_conformance::address;
 use outbox_postgres::Outbox;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
+
+/// What a busy machine may need.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An outbox in a schema of its own, and the program with a configuration that names it.
 pub(crate) struct Scene {
@@ -83,6 +89,12 @@ impl Program {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        // Those of whoever runs the tests are no settings of theirs.
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("OUTBOX_") {
+                command.env_remove(name);
+            }
+        }
         command
             .args(arguments)
             .current_dir(&self.folder)
@@ -111,6 +123,15 @@ impl Program {
     pub(crate) async fn json(&self, arguments: &[&str]) -> Value {
         let arguments = [arguments, &["--json"]].concat();
         serde_json::from_str(&self.done(&arguments).await).unwrap()
+    }
+
+    /// Runs a command whose reader goes away at once, to its end; its code.
+    pub(crate) async fn unread(&self, arguments: &[&str]) -> i32 {
+        let mut child = self.command(arguments).spawn().unwrap();
+        drop(child.stdout.take());
+        let answer = Answer::of(child.wait_with_output().await.unwrap());
+        assert_eq!(answer.err, "", "{arguments:?}");
+        answer.code
     }
 
     /// Starts a command that goes on, such as a relay. It ends with its handle.
@@ -169,9 +190,21 @@ impl Answer {
     }
 }
 
+/// A connection to Redis that waits for an answer for as long as a busy machine may need.
+pub(crate) async fn redis(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).unwrap();
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .unwrap()
+}
+
 /// Waits for a condition, and fails when it does not come true.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     while !condition().await {
         assert!(Instant::now() < deadline, "did not happen in time: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await; // wait: the poll

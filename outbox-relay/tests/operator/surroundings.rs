@@ -2,9 +2,11 @@
 //! not there; and that it leaves no trace.
 
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
+use futures_util::FutureExt as _;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
@@ -17,7 +19,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 use uuid::Uuid;
 
-use crate::scene::{until, with_scene};
+use crate::scene::{Scene, redis, until, with_scene};
 
 const BROKERS: [&str; 4] = ["amqp", "kafka", "nats", "redis"];
 
@@ -132,36 +134,44 @@ async fn a_forgotten_transaction_is_found_with_its_holder() {
         scene.execute(&format!("CREATE DATABASE {name}")).await;
         let server = address("OUTBOX_TEST_POSTGRES_URL");
         let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-        let setting = format!("store.url={url}");
-        scene.done(&["migrate", "--set", &setting]).await;
-
-        let options: PgConnectOptions = url.parse().unwrap();
-        let mut forgotten = options
-            .application_name("monthly-report")
-            .connect()
-            .await
-            .unwrap();
-        // It has written and asks nothing more: without a snapshot, it holds vacuum back by its own id.
-        let begin = "BEGIN; CREATE TABLE public.report ()";
-        sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
-        let doctor = ["doctor", "--no-brokers", "--all", "--set", &setting];
-        let shown = scene.done(&doctor).await;
-        // No relay is there, of which it warns.
-        let strict = scene.outbox(&[&doctor[..], &["--strict"]].concat()).await;
-        assert_eq!(strict.code, 1, "{strict:?}");
-        forgotten.close().await.unwrap();
+        let tested = AssertUnwindSafe(forgotten(scene, &url))
+            .catch_unwind()
+            .await;
         scene
             .execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
             .await;
-        let is_it =
-            |line: &&str| line.contains("oldest snapshot") && line.contains("monthly-report");
-        let line = shown.lines().find(is_it);
-        assert!(
-            line.is_some_and(|line| line.contains("idle in transaction")),
-            "{shown}"
-        );
+        if let Err(panic) = tested {
+            resume_unwind(panic);
+        }
     })
     .await;
+}
+
+async fn forgotten(scene: &Scene, url: &str) {
+    let setting = format!("store.url={url}");
+    scene.done(&["migrate", "--set", &setting]).await;
+    let options: PgConnectOptions = url.parse().unwrap();
+    let mut forgotten = options
+        .application_name("monthly-report")
+        .connect()
+        .await
+        .unwrap();
+    // It has written and asks nothing more: without a snapshot, it holds vacuum back by its own id.
+    let begin = "BEGIN; CREATE TABLE public.report ()";
+    sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
+    let doctor = ["doctor", "--no-brokers", "--all", "--set", &setting];
+    // Of the server it may find problems that other tests make.
+    let shown = scene.outbox(&doctor).await.out;
+    let is_it = |line: &&str| line.contains("oldest snapshot") && line.contains("monthly-report");
+    let line = shown.lines().find(is_it);
+    assert!(
+        line.is_some_and(|line| line.contains("idle in transaction")),
+        "{shown}"
+    );
+    // No relay is there, of which it warns.
+    let strict = scene.outbox(&[&doctor[..], &["--strict"]].concat()).await;
+    assert_eq!(strict.code, 1, "{strict:?}");
+    forgotten.close().await.unwrap();
 }
 
 /// The commands work through a pooler whatever is configured; a relay that does not know of it does not.
@@ -257,7 +267,7 @@ impl Places {
         nats().await.create_stream(config).await.unwrap();
         let mut add = redis::cmd("XADD");
         add.arg(stream).arg("*").arg("first").arg("");
-        add.exec_async(&mut redis().await).await.unwrap();
+        add.exec_async(&mut streams().await).await.unwrap();
         Self(topics)
     }
 
@@ -278,7 +288,7 @@ impl Places {
         nats().await.delete_stream(name(subject)).await.unwrap();
         let mut remove = redis::cmd("DEL");
         remove.arg(stream);
-        remove.exec_async(&mut redis().await).await.unwrap();
+        remove.exec_async(&mut streams().await).await.unwrap();
     }
 }
 
@@ -310,7 +320,6 @@ async fn nats() -> jetstream::Context {
     )
 }
 
-async fn redis() -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+async fn streams() -> redis::aio::MultiplexedConnection {
+    redis(&address("OUTBOX_TEST_REDIS_URL")).await
 }
