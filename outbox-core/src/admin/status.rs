@@ -64,8 +64,8 @@ pub struct Status {
     /// When the oldest of the waiting was enqueued; `None`: none waits, or it was not found within a
     /// second (then [`complete`](Self::complete) is `false`).
     pub oldest_waiting: Option<SystemTime>,
-    /// Since when the key is held up that has been for the longest time; where `held_keys` is not
-    /// exact, of a sample of them.
+    /// Since when the key is held up that has been for the longest time; where `held_keys` is not exact,
+    /// of some of them.
     pub oldest_held: Option<SystemTime>,
     /// When the next key is due; `None`: none will be, or it was not found within a second.
     pub next_due: Option<SystemTime>,
@@ -103,8 +103,8 @@ pub struct Gauges {
     /// How long the oldest of the waiting messages has waited; `None`: none waits, or it was not found
     /// in time (then [`complete`](Self::complete) is `false`).
     pub oldest_waiting: Option<Duration>,
-    /// How long the key is held up that has been for the longest time; where `halted_keys` is not exact,
-    /// of a sample of them.
+    /// How long the key is held up that has been for the longest time; where `held_keys` is not exact, of
+    /// some of them.
     pub oldest_held: Option<Duration>,
     /// Lanes that a claim holds, where the store shows them.
     pub lanes_held: Option<u64>,

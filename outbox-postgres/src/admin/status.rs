@@ -29,6 +29,12 @@ const QUERY_CANCELED: &str = "57014";
 const PAGES: i64 = 4_096;
 /// The same where a monitor asks every few seconds, and for larger ones no page is read.
 const FEW_PAGES: i64 = 1_024;
+/// So many keys that are held up are looked at.
+const KEYS: i64 = 100_000;
+/// The same where a monitor asks every few seconds.
+const FEW_KEYS: i64 = 10_000;
+/// So many halted ones are counted in each lane.
+const HALTED_KEYS: i64 = 1_000;
 /// So many topics are listed.
 const TOPICS: usize = 1_000;
 
@@ -38,6 +44,24 @@ struct Table {
     rows: u64,
     inserted: u64,
     deleted: u64,
+}
+
+/// What is known of the keys that are held up.
+struct HeldKeys {
+    held: Count,
+    halted: Count,
+    /// Since when the oldest of those is that were looked at, in microseconds.
+    since: Option<i64>,
+}
+
+impl HeldKeys {
+    /// How many there are, of which the server's statistics say so many.
+    fn held_of(&self, rows: u64) -> Count {
+        match self.held {
+            Count::AtLeast(number) => Count::About(rows.max(number)),
+            exact => exact,
+        }
+    }
 }
 
 impl Table {
@@ -99,12 +123,7 @@ impl Outbox {
         }
         let (topics, more_topics) = TopicCounts::list(by_topic, TOPICS);
 
-        let blocked = table("blocked")?;
-        let keys = sqlx::query(self.sql(include_str!("../../sql/status_keys.sql")))
-            .bind(blocked.percent())
-            .persistent(false)
-            .fetch_one(&mut *tx)
-            .await?;
+        let keys = self.count_held(&mut tx, KEYS).await?;
         let lanes = self.lanes(&mut tx).await?;
         let relays = self.relays(&mut tx).await?;
         let paused = self.paused_on(&mut tx).await?;
@@ -120,13 +139,10 @@ impl Outbox {
             waiting: counts[0],
             parked: counts[1],
             dead: counts[2],
-            held_keys: blocked.count(unsigned(keys.try_get(0)?)),
-            halted_keys: match blocked.scaled(unsigned(keys.try_get(1)?)) {
-                halted if blocked.is_whole() => Count::Exact(halted),
-                halted => Count::About(halted),
-            },
+            held_keys: keys.held_of(table("blocked")?.rows),
+            halted_keys: keys.halted,
             oldest_waiting: oldest_waiting.map(time),
-            oldest_held: keys.try_get::<Option<i64>, _>(2)?.map(time),
+            oldest_held: keys.since.map(time),
             next_due: next_due.map(time),
             complete: next.is_some(),
             topics,
@@ -143,7 +159,7 @@ impl Outbox {
 
     /// The few numbers that a monitor watches, for every few seconds: tables of up to 8 MiB are counted,
     /// of larger ones the server's statistics are asked. A crash of the server resets these until it
-    /// has vacuumed; [`status`](Self::status) then knows better. Seven statements.
+    /// has vacuumed; [`status`](Self::status) then knows better. Eight statements.
     ///
     /// # Errors
     ///
@@ -165,35 +181,53 @@ impl Outbox {
             };
             counts.insert(row.try_get::<String, _>(0)?, count);
         }
+        let keys = self.count_held(&mut tx, FEW_KEYS).await?;
         let rest = sqlx::query(self.sql(include_str!("../../sql/gauges_rest.sql")))
-            .bind(FEW_PAGES)
             .persistent(false)
             .fetch_one(&mut *tx)
             .await?;
         let next = self.next(&mut tx).await?;
         tx.rollback().await?;
-        let now: i64 = rest.try_get(6)?;
+        let now: i64 = rest.try_get(3)?;
         let count = |name: &str| counts.get(name).copied().ok_or_else(missing_tables);
         Ok(Gauges {
             waiting: count("message")?,
             parked: count("parked")?,
             dead: count("dead")?,
-            held_keys: count("blocked")?,
-            halted_keys: if rest.try_get(0)? {
-                Count::Exact(unsigned(rest.try_get(1)?))
-            } else {
-                Count::About(unsigned(rest.try_get(1)?))
-            },
+            held_keys: keys.held_of(count("blocked")?.number()),
+            halted_keys: keys.halted,
             oldest_waiting: next
                 .and_then(|(oldest, _)| oldest)
                 .map(|at| micros(now - at)),
-            oldest_held: rest
-                .try_get::<Option<i64>, _>(2)?
-                .map(|at| micros(now - at)),
-            lanes_held: Some(unsigned(rest.try_get(3)?)),
-            floor_lag: Some(unsigned(rest.try_get(4)?)),
-            paused_topics: unsigned(rest.try_get(5)?),
+            oldest_held: keys.since.map(|at| micros(now - at)),
+            lanes_held: Some(unsigned(rest.try_get(0)?)),
+            floor_lag: Some(unsigned(rest.try_get(1)?)),
+            paused_topics: unsigned(rest.try_get(2)?),
             complete: next.is_some(),
+        })
+    }
+
+    /// The keys that are held up; of more than `most` no more are looked at.
+    async fn count_held(
+        &self,
+        conn: &mut PgConnection,
+        most: i64,
+    ) -> Result<HeldKeys, sqlx::Error> {
+        let row = sqlx::query(self.sql(include_str!("../../sql/keys_held.sql")))
+            .bind(most)
+            .bind(HALTED_KEYS)
+            .persistent(false)
+            .fetch_one(conn)
+            .await?;
+        let bounded = |number: i64, more| match unsigned(number) {
+            number if more => Count::AtLeast(number),
+            number => Count::Exact(number),
+        };
+        let held: i64 = row.try_get(0)?;
+        Ok(HeldKeys {
+            held: bounded(held, held == most),
+            halted: bounded(row.try_get(2)?, row.try_get(3)?),
+            since: row.try_get(1)?,
         })
     }
 

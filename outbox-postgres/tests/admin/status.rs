@@ -12,6 +12,7 @@ use crate::{blocked, dead, parked};
 on_each_server!(with_outbox:
     counts_say_what_is_where,
     a_status_says_how_everything_stands,
+    a_halted_key_is_seen_in_a_table_that_an_incident_has_left_large,
     large_tables_are_estimated,
     relays_and_what_they_hold_are_seen,
     an_outbox_without_a_relay_shows_it,
@@ -67,6 +68,32 @@ fn topic(topic: &str, waiting: u64, parked: u64, dead: u64) -> TopicCounts {
         parked,
         dead,
     }
+}
+
+async fn a_halted_key_is_seen_in_a_table_that_an_incident_has_left_large(f: Fixture) {
+    f.execute(
+        "INSERT INTO {schema}.blocked (key_hash, lane, head, due_at, error)
+         SELECT n, n & 63, n, 'infinity', repeat('x', 1900) FROM generate_series(1, 20000) AS n",
+    )
+    .await
+    .unwrap();
+    let crowd = f.outbox.gauges(&f.pool).await.unwrap();
+    assert_eq!(crowd.halted_keys, Count::Exact(20_000));
+    assert!(
+        matches!(crowd.held_keys, Count::About(10_000..)),
+        "{crowd:?}"
+    );
+    f.execute("DELETE FROM {schema}.blocked").await.unwrap();
+    f.execute("VACUUM {schema}.blocked").await.unwrap();
+    blocked(&f, "a", 1, "infinity").await;
+    let (seen, gauges) = (status(&f).await, f.outbox.gauges(&f.pool).await.unwrap());
+    for keys in [
+        (seen.held_keys, seen.halted_keys),
+        (gauges.held_keys, gauges.halted_keys),
+    ] {
+        assert_eq!(keys, (Count::Exact(1), Count::Exact(1)));
+    }
+    assert!(seen.oldest_held.is_some() && gauges.oldest_held.is_some());
 }
 
 async fn a_status_says_how_everything_stands(f: Fixture) {

@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use outbox_conformance::address;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::support::{PATIENCE, server};
+use super::support::PATIENCE;
 
 pub(crate) type Ids = BTreeSet<String>;
 
 fn kafka() -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", server("OUTBOX_TEST_KAFKA"));
+    config.set("bootstrap.servers", address("OUTBOX_TEST_KAFKA"));
     config
 }
 
@@ -101,14 +102,14 @@ pub(crate) async fn queue_ids(queue: &str) -> Ids {
 }
 
 async fn channel() -> lapin::Channel {
-    let url = server("OUTBOX_TEST_RABBITMQ_URL");
+    let url = address("OUTBOX_TEST_RABBITMQ_URL");
     let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default());
     let connection = connection.await.expect("RabbitMQ");
     connection.create_channel().await.expect("a channel")
 }
 
 async fn jetstream() -> async_nats::jetstream::Context {
-    let client = async_nats::connect(server("OUTBOX_TEST_NATS_URL")).await;
+    let client = async_nats::connect(address("OUTBOX_TEST_NATS_URL")).await;
     async_nats::jetstream::new(client.expect("NATS"))
 }
 
@@ -186,7 +187,7 @@ pub(crate) async fn delete_redis_stream(stream: &str) {
 }
 
 async fn redis_connection() -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(server("OUTBOX_TEST_REDIS_URL")).expect("an address");
+    let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).expect("an address");
     // The machine may be busy, and the client's own patience is half a second.
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     let connection = client.get_multiplexed_async_connection_with_config(&config);

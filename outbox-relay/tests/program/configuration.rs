@@ -1,7 +1,9 @@
 //! Where settings come from, what is refused, and what is never shown.
 
+use outbox_conformance::address;
+
 use super::proxy::Silent;
-use super::support::{Place, Schema, server};
+use super::support::{Place, Schema};
 
 const VALID: &str = "\
     [store]\nkind = \"postgres\"\nurl = \"postgres://user:hunter2@127.0.0.1:1/shop\"\n\
@@ -326,7 +328,7 @@ async fn secrets_are_never_shown() {
     // Delivering: to a server that never answers, one that refuses the login, one that wants none, and one
     // that has no logins.
     let login = |variable: &str, login: &str| {
-        let url = server(variable);
+        let url = address(variable);
         let (scheme, rest) = url.split_once("://").unwrap();
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
         format!("{scheme}://{login}@{place}")
@@ -345,7 +347,7 @@ async fn secrets_are_never_shown() {
         silent.address,
         login("OUTBOX_TEST_RABBITMQ_URL", "user:hunter6"),
         login("OUTBOX_TEST_NATS_URL", "user:hunter7"),
-        server("OUTBOX_TEST_KAFKA"),
+        address("OUTBOX_TEST_KAFKA"),
     ));
     place.run(&["migrate"], &[]).await.success();
     let running = place.start(&[]);

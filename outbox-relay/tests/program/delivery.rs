@@ -1,8 +1,10 @@
 //! What is enqueued with the program arrives with the program.
 
+use outbox_conformance::address;
+
 use super::brokers::{self, Ids};
 use super::packaging;
-use super::support::{Place, Schema, name, server, wait_for, write};
+use super::support::{Place, Schema, name, wait_for, write};
 
 /// Some for each broker, enqueued by the function that other languages call.
 const EACH: usize = 20;
@@ -26,10 +28,10 @@ async fn routes_lead_from_postgres_to_every_broker() {
          [broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\
          [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\
          [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
-        server("OUTBOX_TEST_KAFKA"),
-        server("OUTBOX_TEST_RABBITMQ_URL"),
-        server("OUTBOX_TEST_NATS_URL"),
-        server("OUTBOX_TEST_REDIS_URL"),
+        address("OUTBOX_TEST_KAFKA"),
+        address("OUTBOX_TEST_RABBITMQ_URL"),
+        address("OUTBOX_TEST_NATS_URL"),
+        address("OUTBOX_TEST_REDIS_URL"),
     );
     for broker in ["kafka", "amqp", "nats"] {
         config += &format!("[[route]]\ntopic = \"{topic}.{broker}.*\"\nbroker = \"{broker}\"\n");
@@ -84,7 +86,7 @@ async fn bytes_go_from_a_pipe_through_sqlite_to_redis_unchanged() {
     place.configure(&format!(
         "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\
          [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
-        server("OUTBOX_TEST_REDIS_URL")
+        address("OUTBOX_TEST_REDIS_URL")
     ));
     place.run(&["migrate"], &[]).await.success();
     let bytes: Vec<u8> = (0..=255).collect();

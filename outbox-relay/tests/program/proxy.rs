@@ -1,7 +1,7 @@
 //! A way to a real server that opens when a test says so, so that it makes an outage of its own without
 //! stopping what others use; and a server that takes connections and never says a word.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
@@ -13,26 +13,28 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     server: String,
     statements: Arc<Mutex<Vec<String>>>,
+    /// Has the port, and does not listen until it is opened: connections are refused, and nobody else gets it.
+    closed: Option<TcpSocket>,
     open: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Closed: connections are refused. `server` is `host:port`.
-    pub(crate) async fn closed(server: &str) -> Self {
-        // Bound once, so that the port is free; the server's own address never is this one.
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    /// `server` is `host:port`.
+    pub(crate) fn closed(server: &str) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        let any = (Ipv4Addr::LOCALHOST, 0).into();
+        socket.bind(any).expect("a port");
         Self {
-            address: listener.local_addr().expect("its address"),
+            address: socket.local_addr().expect("its address"),
             server: server.to_owned(),
             statements: Arc::default(),
+            closed: Some(socket),
             open: None,
         }
     }
 
     pub(crate) fn open(&mut self) {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_reuseaddr(true).expect("an option");
-        socket.bind(self.address).expect("the same port");
+        let socket = self.closed.take().expect("it was closed");
         let listener = socket.listen(64).expect("it listens");
         let server = self.server.clone();
         let statements = Arc::clone(&self.statements);

@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use outbox_conformance::address;
+
 use super::brokers;
 use super::proxy::Silent;
-use super::support::{Place, Schema, name, server, wait_for};
+use super::support::{Place, Schema, name, wait_for};
+
+/// Far below the grace time of an hour, and enough for a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 fn redis(url: &str, more: &str) -> String {
     format!("[broker.redis]\nkind = \"redis\"\nurl = \"{url}\"\n{more}")
@@ -28,7 +33,7 @@ async fn enqueue(schema: &Schema, topic: &str, count: i32) {
 /// Whether a relay has a claim open.
 async fn claimed(schema: &Schema) -> Option<()> {
     let held = "SELECT count(*) FROM pg_stat_activity \
-                WHERE state = 'idle in transaction' AND application_name LIKE 'outbox relay {schema}%'";
+                WHERE state = 'idle in transaction' AND application_name = 'outbox relay {schema} outbox'";
     (schema.number(held).await > 0).then_some(())
 }
 
@@ -38,10 +43,15 @@ async fn the_first_signal_drains_so_that_nothing_is_sent_twice() {
     let schema = Schema::new().await;
     let place = Place::new();
     let topic = name("drained");
-    place.configure(&(schema.section(None) + &redis(&server("OUTBOX_TEST_REDIS_URL"), "")));
+    place.configure(&(schema.section(None) + &redis(&address("OUTBOX_TEST_REDIS_URL"), "")));
     place.run(&["migrate"], &[]).await.success();
     enqueue(&schema, &topic, COUNT).await;
-    let half = place.start(&[]);
+    // Slow enough to be caught in the middle.
+    let slow = [
+        ("OUTBOX__RELAY__WORKERS", "1"),
+        ("OUTBOX__RELAY__BATCH_MESSAGES", "10"),
+    ];
+    let half = place.start(&slow);
     wait_for("the first", async || {
         (schema.left().await < i64::from(COUNT)).then_some(())
     })
@@ -77,8 +87,10 @@ async fn in_an_outage_it_stops_within_the_grace_time_and_a_second_signal_ends_it
     let schema = Schema::new().await;
     let place = Place::new();
     let silent = Silent::new().await;
-    let relay = "[relay]\nshutdown_grace = \"12s\"\nsettle_timeout = \"10s\"\n";
-    let config = redis(&format!("redis://{}", silent.address), relay);
+    // The adapter does not give up before the signals come.
+    let more =
+        "connect_timeout = \"1m\"\n[relay]\nshutdown_grace = \"12s\"\nsettle_timeout = \"10s\"\n";
+    let config = redis(&format!("redis://{}", silent.address), more);
     place.configure(&(schema.section(None) + &config));
     place.run(&["migrate"], &[]).await.success();
     enqueue(&schema, &name("hung"), 10).await;
@@ -104,11 +116,7 @@ async fn in_an_outage_it_stops_within_the_grace_time_and_a_second_signal_ends_it
     ended.signal("TERM").await;
     let start = Instant::now();
     assert_eq!(ended.ended().await.code(), Some(1), "{}", ended.log());
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     ended.says("by a second signal").await;
     assert_eq!(schema.left().await, 10, "nothing is lost");
     schema.drop().await;
@@ -119,16 +127,12 @@ async fn a_relay_that_waits_for_its_database_stops_at_once() {
     let place = Place::new();
     place.configure(
         &("[store]\nkind = \"postgres\"\nurl = \"postgres://u@127.0.0.1:1/none\"\n".to_owned()
-            + &redis("redis://127.0.0.1:1", "")),
+            + &redis("redis://127.0.0.1:1", "[relay]\nshutdown_grace = \"1h\"\n")),
     );
     let mut running = place.start(&[]);
     running.says("the database is away").await;
     running.signal("TERM").await;
     let start = Instant::now();
     assert_eq!(running.ended().await.code(), Some(0), "{}", running.log());
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-pub(crate) use outbox_conformance::address as server;
+use outbox_conformance::address;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{
@@ -21,6 +21,13 @@ use tokio::time::{sleep, timeout};
 
 /// The longest that anything here may take: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `host:port` of a URL.
+pub(crate) fn authority(url: &str) -> &str {
+    let rest = url.split_once("://").expect("a scheme").1;
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or(rest)
+}
 
 /// A name that no other test has, in this run or another.
 pub(crate) fn name(prefix: &str) -> String {
@@ -192,7 +199,7 @@ impl Running {
     /// Waits until it has said this.
     pub(crate) async fn says(&self, text: &str) {
         let start = Instant::now();
-        while !self.log().contains(text) {
+        while !self.log.lock().unwrap().contains(text) {
             assert!(
                 start.elapsed() < PATIENCE,
                 "it did not say {text:?}:\n{}",
@@ -205,7 +212,7 @@ impl Running {
 
     /// How often it has said this.
     pub(crate) fn count(&self, text: &str) -> usize {
-        self.log().matches(text).count()
+        self.log.lock().unwrap().matches(text).count()
     }
 
     /// Where it serves metrics and health, once it does.
@@ -283,7 +290,7 @@ pub(crate) struct Schema {
 
 impl Schema {
     pub(crate) async fn new() -> Self {
-        let url = server("OUTBOX_TEST_POSTGRES_URL");
+        let url = address("OUTBOX_TEST_POSTGRES_URL");
         let pool = PgPoolOptions::new().max_connections(2).connect(&url).await;
         Self {
             name: name("program"),

@@ -1,16 +1,18 @@
 //! What a monitor sees: metrics and health.
 
+use outbox_conformance::address;
+
 use super::brokers;
 use super::proxy::Proxy;
-use super::support::{Place, Schema, get, metrics, name, server, wait_for};
+use super::support::{Place, Schema, authority, get, metrics, name, wait_for};
 
 #[tokio::test]
 async fn an_outage_ends_readiness_and_not_life_and_the_metrics_tell_of_it() {
     let schema = Schema::new().await;
     let place = Place::new();
     let topic = name("watched");
-    let url = server("OUTBOX_TEST_REDIS_URL");
-    let mut proxy = Proxy::closed(url.split_once("://").unwrap().1).await;
+    let url = address("OUTBOX_TEST_REDIS_URL");
+    let mut proxy = Proxy::closed(authority(&url));
     place.configure(&format!(
         "{}[broker.redis]\nkind = \"redis\"\nurl = \"redis://{}\"\n\
          [http]\nlisten = \"127.0.0.1:0\"\n",
