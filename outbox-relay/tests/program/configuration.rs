@@ -366,7 +366,10 @@ async fn secrets_are_never_shown() {
 
     assert!(said.len() > 2_000, "it said too little to be tested");
     for secret in SECRETS {
-        let line = said.lines().find(|line| line.contains(secret));
-        assert_eq!(line, None, "a secret is shown");
+        // lapin shows the login as a list of bytes.
+        let bytes = format!("{:?}", secret.as_bytes());
+        let shown =
+            |line: &&str| line.contains(secret) || line.contains(bytes.trim_matches(['[', ']']));
+        assert_eq!(said.lines().find(shown), None, "a secret is shown");
     }
 }
