@@ -17,23 +17,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::ValueEnum;
-use outbox_core::{Delivery, Message, OrderMode, Publisher, PublisherExt, Relay, async_trait};
-use outbox_postgres::Outbox;
+use outbox_core::{Message, Publisher, PublisherExt};
 use serde::Serialize;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::Result;
 use crate::broker::{self, Broker, with_topic};
+use crate::measure::{Clock, Measured, all, median, none_left};
+use crate::reference::Loop;
+use crate::relay::{Backlog, Drain, NullPublisher, Order};
 use crate::report::{Run, write_json};
 use crate::setup::{Database, Workload};
-use crate::{Result, memory, reference};
-
-/// A phase that takes longer than this has lost something.
-const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// How long an adapter alone has for one wave; its own timeouts are shorter.
 const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,21 +39,9 @@ const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// broker, beside its adapter alone.
 #[derive(clap::Args, Serialize)]
 pub(crate) struct Args {
-    /// How many messages wait.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
-    messages: u32,
-    /// The size of a payload, in bytes.
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    bytes: u32,
-    /// How many keys the messages are spread over.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    keys: u32,
-    /// Workers of the relay and of the reference, and tasks that publish alone.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
-    workers: u16,
-    /// The most messages of one claim.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    batch: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    backlog: Backlog,
     /// `null`: R and D; a broker: D, and its P and E.
     #[arg(long, value_enum, default_value_t = Choice::All)]
     broker: Choice,
@@ -109,13 +94,6 @@ impl Choice {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Order {
-    PerKey,
-    PerKeyPipelined,
-}
-
 /// Numbers, never combined over different rounds but as medians.
 #[derive(Default, Serialize)]
 struct Round {
@@ -128,14 +106,6 @@ struct Round {
 struct AtBroker {
     publish: Option<Measured>,
     end_to_end: Option<Measured>,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct Measured {
-    messages_per_second: f64,
-    seconds: f64,
-    /// The peak of this process's resident memory during the phase.
-    peak_memory_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -216,17 +186,12 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     let bench = Bench {
         database: Database::new()?,
         brokers,
-        workload: Workload::new(args.messages as usize, args.keys, args.bytes as usize),
-        workers: args.workers.into(),
-        batch: args.batch as usize,
-        order: args.order,
+        workload: args.backlog.workload(),
+        drain: args.backlog.drain(args.order),
     };
     let run = Run::describe(&bench.database).await?;
     run.print();
-    println!(
-        "{} messages of {} bytes, {} keys, {} workers, batch {}",
-        args.messages, args.bytes, args.keys, args.workers, args.batch
-    );
+    println!("{}", args.backlog);
 
     let mut phases = args.broker.phases();
     let mut rounds = Vec::new();
@@ -296,9 +261,7 @@ struct Bench {
     database: Database,
     brokers: BTreeMap<broker::Kind, Box<dyn Broker>>,
     workload: Workload,
-    workers: usize,
-    batch: usize,
-    order: Order,
+    drain: Drain,
 }
 
 impl Bench {
@@ -313,8 +276,7 @@ impl Bench {
             Phase::Drain => {
                 database
                     .with_schema(async |schema| {
-                        let outbox = self.workload.enqueue(database, schema, None).await?;
-                        self.relay(&outbox, Arc::new(NullPublisher)).await
+                        self.drain(schema, None, Arc::new(NullPublisher)).await
                     })
                     .await
             }
@@ -327,9 +289,8 @@ impl Bench {
                 with_topic(broker, async |topic| {
                     database
                         .with_schema(async |schema| {
-                            let outbox =
-                                self.workload.enqueue(database, schema, Some(topic)).await?;
-                            let measured = self.relay(&outbox, broker.publisher().await?).await?;
+                            let publisher = broker.publisher().await?;
+                            let measured = self.drain(schema, Some(topic), publisher).await?;
                             self.all_in(broker, topic).await?;
                             Ok(measured)
                         })
@@ -346,46 +307,32 @@ impl Bench {
     }
 
     async fn reference(&self, schema: &str) -> Result<Measured> {
-        reference::fill(&self.database, schema, &self.workload).await?;
+        let (database, messages) = (&self.database, self.workload.messages);
+        Loop::RowLocks
+            .fill(database, schema, &self.workload)
+            .await?;
+        let Drain { workers, batch, .. } = self.drain;
         let clock = Clock::start();
-        let delivered = reference::drain(&self.database, schema, self.workers, self.batch).await?;
-        let measured = clock.stop(self.workload.messages);
-        all(delivered, self.workload.messages, "delivered")?;
-        none_left(self.database.count(&format!("{schema}.queue")).await?)?;
+        let delivered = Loop::RowLocks
+            .drain(database, schema, workers, batch, None)
+            .await?;
+        let measured = clock.stop(messages);
+        all(delivered, messages, "delivered")?;
+        none_left(database.count(&format!("{schema}.queue")).await?)?;
         Ok(measured)
     }
 
-    /// Drains the outbox through the real relay.
-    async fn relay(&self, outbox: &Outbox, publisher: Arc<dyn Publisher>) -> Result<Measured> {
-        let left = Arc::new(Countdown {
-            left: AtomicUsize::new(self.workload.messages),
-            done: Notify::new(),
-        });
-        let publisher = Counted {
-            publisher,
-            countdown: Arc::clone(&left),
-        };
-        let relay = Relay::builder(outbox.store(&self.database.pool), publisher)
-            .workers(self.workers)
-            .batch_messages(self.batch)
-            .order(match self.order {
-                Order::PerKey => OrderMode::PerKey,
-                Order::PerKeyPipelined => OrderMode::PerKeyPipelined,
-            })
-            .build()?;
-        let clock = Clock::start();
-        relay
-            .run_until(async {
-                // What was not published by then is found in the table.
-                let _ = tokio::time::timeout(PATIENCE, left.done.notified()).await;
-            })
-            .await;
-        let measured = clock.stop(self.workload.messages);
-        for table in ["message", "parked", "dead"] {
-            let table = format!("{}.{table}", outbox.schema());
-            none_left(self.database.count(&table).await?)?;
-        }
-        Ok(measured)
+    async fn drain(
+        &self,
+        schema: &str,
+        topic: Option<&str>,
+        publisher: Arc<dyn Publisher>,
+    ) -> Result<Measured> {
+        let (database, workload) = (&self.database, &self.workload);
+        let outbox = workload.enqueue(database, schema, topic).await?;
+        self.drain
+            .run(database, &outbox, workload.messages, publisher)
+            .await
     }
 
     /// Publishes from memory, with as many tasks as the relay has workers. A key belongs to one task,
@@ -394,9 +341,13 @@ impl Bench {
         let publisher = broker.publisher().await?;
         let clock = Clock::start();
         let mut tasks = JoinSet::new();
-        for task in 0..self.workers {
-            let (workload, workers) = (self.workload.clone(), self.workers);
-            let (batch, order, topic) = (self.batch, self.order, topic.to_owned());
+        let Drain {
+            workers,
+            batch,
+            order,
+        } = self.drain;
+        for task in 0..workers {
+            let (workload, topic) = (self.workload.clone(), topic.to_owned());
             let publisher = Arc::clone(&publisher);
             tasks.spawn(async move {
                 let mut keys = workload
@@ -433,20 +384,6 @@ impl Bench {
     }
 }
 
-fn all(found: u64, wanted: usize, what: &str) -> Result<()> {
-    if found == wanted as u64 {
-        return Ok(());
-    }
-    Err(format!("{found} of {wanted} messages {what}").into())
-}
-
-fn none_left(rows: u64) -> Result<()> {
-    if rows == 0 {
-        return Ok(());
-    }
-    Err(format!("{rows} messages are left in the table").into())
-}
-
 /// As the relay does: the n-th message of each key in the n-th wave.
 fn waves(keys: &[u32], order: Order) -> Vec<Vec<u32>> {
     if order == Order::PerKeyPipelined {
@@ -463,74 +400,6 @@ fn waves(keys: &[u32], order: Order) -> Vec<Vec<u32>> {
         *number += 1;
     }
     waves
-}
-
-/// One phase's time and memory.
-struct Clock(Instant);
-
-impl Clock {
-    fn start() -> Self {
-        memory::forget_peak();
-        Self(Instant::now())
-    }
-
-    fn stop(self, messages: usize) -> Measured {
-        let seconds = self.0.elapsed().as_secs_f64();
-        Measured {
-            messages_per_second: messages as f64 / seconds,
-            seconds,
-            peak_memory_bytes: memory::peak(),
-        }
-    }
-}
-
-/// Confirms at once.
-struct NullPublisher;
-
-#[async_trait]
-impl Publisher for NullPublisher {
-    async fn publish(&self, batch: &[Delivery<'_>]) {
-        for delivery in batch {
-            delivery.report(Ok(()));
-        }
-    }
-}
-
-/// Counts what was published, to know when the backlog is at its end. A failed message counts too: it
-/// is still in a table then, and the phase fails for that.
-struct Counted {
-    publisher: Arc<dyn Publisher>,
-    countdown: Arc<Countdown>,
-}
-
-struct Countdown {
-    left: AtomicUsize,
-    done: Notify,
-}
-
-#[async_trait]
-impl Publisher for Counted {
-    async fn publish(&self, batch: &[Delivery<'_>]) {
-        self.publisher.publish(batch).await;
-        let before = self
-            .countdown
-            .left
-            .fetch_sub(batch.len(), Ordering::Relaxed);
-        if before <= batch.len() {
-            self.countdown.done.notify_one();
-        }
-    }
-}
-
-/// The middle one, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() % 2 {
-        1 => Some(values[middle]),
-        _ => Some((values.get(middle.checked_sub(1)?)? + values.get(middle)?) / 2.0),
-    }
 }
 
 #[cfg(test)]
@@ -555,12 +424,5 @@ mod tests {
         let of_one = [Phase::Drain, Phase::EndToEnd(kind), Phase::Publish(kind)];
         assert!(one == of_one);
         assert_eq!(all.len(), 2 + 2 * broker::Kind::ALL.len());
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
-        assert_eq!(median([].into_iter()), None);
     }
 }

@@ -79,13 +79,13 @@ pub(crate) fn unique() -> String {
 /// The messages of a run: the same keys in the same order wherever they are made.
 #[derive(Clone)]
 pub(crate) struct Workload {
-    pub(crate) messages: usize,
+    pub(crate) messages: u64,
     keys: u32,
     payload: Bytes,
 }
 
 impl Workload {
-    pub(crate) fn new(messages: usize, keys: u32, bytes: usize) -> Self {
+    pub(crate) fn new(messages: u64, keys: u32, bytes: usize) -> Self {
         // Not one byte repeated, though nothing compresses it unless it is told to.
         let mut rng = Rng::with_seed(bytes as u64);
         let payload = (0..bytes).map(|_| rng.u8(..)).collect();
