@@ -10,6 +10,9 @@ start_nats() {
         echo "server_name: outbox-$name"
         echo "jetstream: { store_dir: \"$home/data\", max_memory_store: 64MB, max_file_store: 16GB }"
     } >"$home/nats.conf"
+    # With its last stream the server removes the folder of streams, and one that is being made beside that
+    # fails. A folder that is not empty stays.
+    mkdir -p "$home/data/jetstream/\$G/streams/not-empty"
     launch "$name" nats-server --config "$home/nats.conf"
 }
 
