@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use outbox_core::admin::Count;
+use outbox_core::admin::{Count, PausedTopic};
 use serde_json::{Value, json};
 
 use crate::text::escaped_json;
@@ -31,6 +31,15 @@ pub(crate) fn optional_time(optional: Option<SystemTime>) -> Value {
 /// Seconds to the millisecond; `null` for none.
 pub(crate) fn seconds(span: Option<Duration>) -> Value {
     span.map_or(Value::Null, |span| json!(span.as_millis() as f64 / 1000.0))
+}
+
+/// A topic that is paused, since when and by whom.
+pub(crate) fn paused(paused: &PausedTopic) -> Value {
+    json!({
+        "topic": paused.topic.as_str(),
+        "since": time(paused.since),
+        "by": paused.by,
+    })
 }
 
 /// The number, and whether it is `exact`, `at_least` or `about` that.

@@ -24,18 +24,19 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the broker that is configured under `[broker.NAME]`.
 pub(crate) async fn ask(name: &str, settings: &Broker, topics: &[String]) -> Result<Answer, Away> {
+    let section = format!("broker.{name}");
     match settings {
         #[cfg(feature = "amqp")]
-        Broker::Amqp(settings) => amqp::ask(&format!("broker.{name}"), settings, topics).await,
+        Broker::Amqp(settings) => amqp::ask(&section, settings, topics).await,
         #[cfg(feature = "kafka")]
         Broker::Kafka(settings) => kafka::ask(settings, topics).await,
         #[cfg(feature = "nats")]
-        Broker::Nats(settings) => nats::ask(&format!("broker.{name}"), settings, topics).await,
+        Broker::Nats(settings) => nats::ask(&section, settings, topics).await,
         #[cfg(feature = "redis")]
-        Broker::Redis(settings) => redis::ask(&format!("broker.{name}"), settings, topics).await,
+        Broker::Redis(settings) => redis::ask(&section, settings, topics).await,
         #[allow(unreachable_patterns, reason = "reached where a feature is off")]
         _ => Err(Away(format!(
-            "broker.{name}.kind: this program was built without it"
+            "{section}.kind: this program was built without it"
         ))),
     }
 }

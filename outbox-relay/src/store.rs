@@ -2,6 +2,26 @@
 //!
 //! Opening it connects to nothing: a program that cannot reach its database says so where it first asks.
 
+/// Does the same with whichever store it is of; `… => KIND of …` makes another such thing of what comes of it.
+macro_rules! each {
+    ($kind:ident, $self:expr, $it:ident => $into:ident of $action:expr) => {
+        match $self {
+            #[cfg(feature = "postgres")]
+            $kind::Postgres($it) => $into::Postgres($action),
+            #[cfg(feature = "sqlite")]
+            $kind::Sqlite($it) => $into::Sqlite($action),
+        }
+    };
+    ($kind:ident, $self:expr, $it:ident => $action:expr) => {
+        match $self {
+            #[cfg(feature = "postgres")]
+            $kind::Postgres($it) => $action,
+            #[cfg(feature = "sqlite")]
+            $kind::Sqlite($it) => $action,
+        }
+    };
+}
+
 mod operator;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
@@ -15,7 +35,7 @@ use outbox_core::Message;
 
 pub(crate) use operator::DeadSteps;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::settings::{self, InvalidSettings};
 
 /// How long a command waits for a connection.
@@ -29,6 +49,11 @@ pub(crate) enum Store {
     Postgres(postgres::Postgres),
     #[cfg(feature = "sqlite")]
     Sqlite(sqlite::Sqlite),
+}
+
+/// That the database does not answer, and why.
+fn away(error: &dyn std::error::Error) -> String {
+    format!("the database is away: {}", chain(error))
 }
 
 /// What came of asking for a relay's side.
@@ -59,22 +84,12 @@ impl Store {
 
     /// The relay's side, once the database answers and has the tables.
     pub(crate) async fn relay(&self) -> Result<Opened, Failure> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.relay().await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.relay().await,
-        }
+        each!(Store, self, store => store.relay().await)
     }
 
     /// Makes the tables, or brings them up to date.
     pub(crate) async fn migrate(&self) -> Result<(), Failure> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.migrate().await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.migrate().await,
-        }
+        each!(Store, self, store => store.migrate().await)
     }
 
     /// What [`migrate`](Self::migrate) does, as SQL. Connects to nothing.
@@ -91,23 +106,13 @@ impl Store {
 
     /// Enqueues messages in one transaction.
     pub(crate) async fn enqueue(&self, messages: &[Message]) -> Result<(), Failure> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.enqueue(messages).await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.enqueue(messages).await,
-        }
+        each!(Store, self, store => store.enqueue(messages).await)
     }
 }
 
 /// Where the outbox is, without secrets.
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => store.fmt(f),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => store.fmt(f),
-        }
+        each!(Store, self, store => store.fmt(f))
     }
 }

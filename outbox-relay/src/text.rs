@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use outbox_core::admin::Count;
 use unicode_width::UnicodeWidthStr as _;
@@ -29,11 +29,8 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     let mut safe = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         match c {
-            '\\' => safe.push_str("\\\\"),
-            '\n' => safe.push_str("\\n"),
-            '\r' => safe.push_str("\\r"),
-            '\t' => safe.push_str("\\t"),
-            c if is_unsafe(c) => push_escape(&mut safe, format_args!("\\u{{{:x}}}", u32::from(c))),
+            '\\' | '\n' | '\r' | '\t' => safe.extend(c.escape_default()),
+            c if is_unsafe(c) => safe.extend(c.escape_unicode()),
             c => safe.push(c),
         }
     }
@@ -47,7 +44,7 @@ pub(crate) fn escaped_lines(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' | '\t' => safe.push(c),
-            c if is_unsafe(c) => push_escape(&mut safe, format_args!("\\u{{{:x}}}", u32::from(c))),
+            c if is_unsafe(c) => safe.extend(c.escape_unicode()),
             c => safe.push(c),
         }
     }
@@ -118,7 +115,7 @@ pub(crate) fn count(number: u64) -> String {
 
 /// `one`, or `many` with its number: `1 key`, `1,204 keys`.
 pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", count(number), if number == 1 { one } else { many })
+    counted_at_least(Count::Exact(number), one, many)
 }
 
 /// As [`counted`], of a number that may be a bound or an estimate: `10,000+ keys`, `~1,204 keys`.
@@ -153,6 +150,17 @@ pub(crate) fn span(time: Duration) -> String {
         3_600..86_400 => two(seconds / 3_600, "h", seconds / 60 % 60, "min"),
         _ => two(seconds / 86_400, "d", seconds / 3_600 % 24, "h"),
     }
+}
+
+/// How long before `now` that was; nothing for what lies in the future.
+pub(crate) fn since(now: SystemTime, time: SystemTime) -> String {
+    span(now.duration_since(time).unwrap_or_default())
+}
+
+/// Adds a line to a text.
+pub(crate) fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{line}");
 }
 
 /// A word as a shell takes it, safe to show as it is: it must not be [`escaped`] as well, which would double
@@ -192,35 +200,24 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A table in columns, with a heading.
+/// A table in columns.
 ///
 /// Every column is as wide as its widest cell. What is in the cells must have been escaped.
 pub(crate) struct Table {
-    heading: Vec<&'static str>,
-    has_heading: bool,
     right: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// The headings; one that begins with `>` is a column of numbers, which are aligned to the right.
-    pub(crate) fn new(columns: &[&'static str]) -> Self {
+    /// The headings; one that begins with `>` is a column of numbers, which are aligned to the right. Without
+    /// any words there is no heading.
+    pub(crate) fn new(columns: &[&str]) -> Self {
+        let heading = columns.iter().map(|name| name.trim_start_matches('>'));
+        let heading: Vec<String> = heading.map(str::to_owned).collect();
+        let has_heading = heading.iter().any(|name| !name.is_empty());
         Self {
-            heading: columns
-                .iter()
-                .map(|name| name.trim_start_matches('>'))
-                .collect(),
-            has_heading: true,
             right: columns.iter().map(|name| name.starts_with('>')).collect(),
-            rows: Vec::new(),
-        }
-    }
-
-    /// One that explains itself.
-    pub(crate) fn without_heading(columns: &[&'static str]) -> Self {
-        Self {
-            has_heading: false,
-            ..Self::new(columns)
+            rows: has_heading.then_some(heading).into_iter().collect(),
         }
     }
 
@@ -230,20 +227,14 @@ impl Table {
 
     /// The lines, each ended by a line break and without blanks at its end.
     pub(crate) fn render(&self) -> String {
-        let mut widths: Vec<usize> = self.heading.iter().map(|name| name.width()).collect();
+        let mut widths = vec![0; self.right.len()];
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.width());
             }
         }
         let mut text = String::new();
-        let heading: Vec<String> = self.heading.iter().map(|&name| name.to_owned()).collect();
-        for row in self
-            .has_heading
-            .then_some(&heading)
-            .into_iter()
-            .chain(&self.rows)
-        {
+        for row in &self.rows {
             let mut line = String::new();
             for (at, cell) in row.iter().enumerate() {
                 let blanks = " ".repeat(widths[at].saturating_sub(cell.width()));

@@ -17,7 +17,7 @@ use crate::json::{self, time};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::terminal;
-use crate::text::{Table, shortened, size, span};
+use crate::text::{Table, shortened, since, size};
 
 #[derive(Subcommand)]
 pub(crate) enum Arguments {
@@ -64,15 +64,6 @@ enum Kind {
 }
 
 impl Selection {
-    fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-            && self.topic.is_none()
-            && self.key.is_none()
-            && self.error_kind.is_none()
-            && self.older_than.is_none()
-            && self.younger_than.is_none()
-    }
-
     fn filter(&self) -> DeadFilter {
         let kind = self.error_kind.map(|kind| match kind {
             Kind::TopicUnavailable => PublishErrorKind::TopicUnavailable,
@@ -118,19 +109,9 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
 
 async fn list(arguments: List, store: &Store) -> Result<(), Failure> {
     let filter = arguments.selection.filter();
-    let limit = arguments.limit as usize;
-    let mut page = store
+    let page = store
         .dead(&filter, arguments.after, arguments.limit)
         .await?;
-    // A page may be short while there is more.
-    while let Some(next) = page.next
-        && page.messages.len() < limit
-    {
-        let left = u32::try_from(limit - page.messages.len()).unwrap_or(arguments.limit);
-        let more = store.dead(&filter, Some(next), left).await?;
-        page.messages.extend(more.messages);
-        page.next = more.next;
-    }
     terminal::print(&if arguments.json {
         json::document(&json!({
             "now": time(page.now),
@@ -181,7 +162,7 @@ fn text(messages: &[DeadMessage], now: SystemTime, next: Option<i64>) -> String 
                 .key
                 .as_deref()
                 .map_or("(no key)".to_owned(), |key| shortened(key, 30)),
-            span(now.duration_since(message.died_at).unwrap_or_default()),
+            since(now, message.died_at),
             message.failures.to_string(),
             message.payload_bytes.map_or("none".to_owned(), size),
             if message.halted { "halts its key" } else { "" }.to_owned(),

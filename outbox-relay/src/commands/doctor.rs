@@ -19,7 +19,7 @@ use crate::probe::{self, Place};
 use crate::settings::{self, Route, Settings};
 use crate::store::Store;
 use crate::terminal;
-use crate::text::{counted, escaped, escaped_lines, quoted};
+use crate::text::{counted, escaped, escaped_lines, line, quoted};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -105,10 +105,11 @@ fn routed_topics(routes: &[Route]) -> BTreeSet<String> {
 }
 
 async fn brokers(settings: &Settings, topics: BTreeSet<String>) -> Vec<Finding> {
+    let routes = routes(settings);
     let mut topics_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut findings = Vec::new();
     for topic in topics {
-        match broker_of(settings, &topic) {
+        match broker_of(settings, &routes, &topic) {
             Some(broker) => topics_of.entry(broker).or_default().push(topic),
             None => findings.push(unrouted(&topic)),
         }
@@ -134,22 +135,25 @@ async fn brokers(settings: &Settings, topics: BTreeSet<String>) -> Vec<Finding> 
     findings
 }
 
+/// The patterns of the routes and the brokers that they lead to.
+fn routes(settings: &Settings) -> Vec<(TopicPattern, &str)> {
+    let routes = settings.route.iter();
+    routes
+        .filter_map(|route| Some((route.topic.parse().ok()?, route.broker.as_str())))
+        .collect()
+}
+
 /// The broker that takes a topic: the first route that fits names it. Without routes there is one.
-fn broker_of<'a>(settings: &'a Settings, topic: &str) -> Option<&'a str> {
+fn broker_of<'a>(
+    settings: &'a Settings,
+    routes: &[(TopicPattern, &'a str)],
+    topic: &str,
+) -> Option<&'a str> {
     if settings.route.is_empty() {
         return settings.broker.keys().next().map(String::as_str);
     }
-    let fits = |route: &&Route| {
-        route
-            .topic
-            .parse()
-            .is_ok_and(|it: TopicPattern| it.matches(topic))
-    };
-    settings
-        .route
-        .iter()
-        .find(fits)
-        .map(|route| route.broker.as_str())
+    let fits = |(pattern, _): &&(TopicPattern, &str)| pattern.matches(topic);
+    routes.iter().find(fits).map(|&(_, broker)| broker)
 }
 
 fn unrouted(topic: &str) -> Finding {
@@ -227,10 +231,7 @@ fn document(findings: &[Finding]) -> Value {
 
 fn text(findings: &[Finding], all: bool) -> String {
     let mut text = String::new();
-    let mut line = |line: std::fmt::Arguments<'_>| {
-        // Writing to a string cannot fail.
-        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{line}\n"));
-    };
+    let mut line = |words: std::fmt::Arguments<'_>| line(&mut text, words);
     let is_shown = |finding: &&Finding| all || finding.severity != Severity::Fine;
     let width = findings
         .iter()

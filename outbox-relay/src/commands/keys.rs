@@ -12,7 +12,7 @@ use crate::json::{self, count, optional_time, time};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::terminal;
-use crate::text::{Table, approximate, counted, shortened, span};
+use crate::text::{Table, approximate, counted, shortened, since, span};
 
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -88,19 +88,9 @@ async fn list(arguments: List, store: &Store) -> Result<(), Failure> {
     if arguments.halted {
         filter = filter.halted(true);
     }
-    let limit = arguments.limit as usize;
-    let mut page = store
+    let page = store
         .held_keys(&filter, arguments.after, arguments.limit)
         .await?;
-    // A page may be short while there is more.
-    while let Some(next) = page.next
-        && page.keys.len() < limit
-    {
-        let left = u32::try_from(limit - page.keys.len()).unwrap_or(arguments.limit);
-        let more = store.held_keys(&filter, Some(next), left).await?;
-        page.keys.extend(more.keys);
-        page.next = more.next;
-    }
     let shown = if arguments.json {
         json::document(&json!({
             "now": time(page.now),
@@ -114,11 +104,12 @@ async fn list(arguments: List, store: &Store) -> Result<(), Failure> {
 }
 
 async fn retry(arguments: Retry, settings: &Settings) -> Result<(), Failure> {
-    if !arguments.all && arguments.selection.topic.is_none() && arguments.selection.key.is_none() {
+    let filter = arguments.selection.filter();
+    if filter == KeyFilter::all() && !arguments.all {
         return Err(Failure::Usage("which keys? Give --topic, --key, or --all"));
     }
     let store = Store::ready(&settings.store).await?;
-    let mut steps = store.retry_now(arguments.selection.filter());
+    let mut steps = store.retry_now(filter);
     while steps.step().await? {}
     let Retried { keys, .. } = steps.done();
     terminal::print(&match keys {
@@ -172,10 +163,7 @@ fn text(keys: &[HeldKey], now: SystemTime, next: Option<i64>) -> String {
         "held up by",
     ]);
     for key in keys {
-        let (head, since) = (
-            key.head.as_ref(),
-            now.duration_since(key.since).unwrap_or_default(),
-        );
+        let head = key.head.as_ref();
         table.row([
             match head {
                 Some(head) => head
@@ -186,7 +174,7 @@ fn text(keys: &[HeldKey], now: SystemTime, next: Option<i64>) -> String {
             },
             head.map_or_else(String::new, |head| shortened(&head.topic, 30)),
             approximate(key.followers),
-            span(since),
+            since(now, key.since),
             next_try(key, now),
             head.map_or_else(String::new, |head| head.parked.to_string()),
             head.map_or_else(String::new, |head| head.failures.to_string()),

@@ -5,10 +5,9 @@ use std::env;
 use clap::Args;
 use outbox_core::TopicPattern;
 use outbox_core::admin::PausedTopic;
-use serde_json::json;
 
 use crate::failure::Failure;
-use crate::json::{self, time};
+use crate::json;
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::terminal;
@@ -37,18 +36,7 @@ pub(crate) async fn pause(arguments: Pause, settings: Settings) -> Result<(), Fa
     let Some(topic) = arguments.topic else {
         let paused = store.paused().await?;
         return terminal::print(&if arguments.json {
-            json::document(
-                &paused
-                    .iter()
-                    .map(|paused| {
-                        json!({
-                            "topic": paused.topic.as_str(),
-                            "since": time(paused.since),
-                            "by": paused.by,
-                        })
-                    })
-                    .collect(),
-            )
+            json::document(&paused.iter().map(json::paused).collect())
         } else {
             text(&paused)
         });

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 
 #[cfg(feature = "postgres")]
 use super::Opened;
-use super::Store;
-use crate::failure::{Failure, chain};
+use super::{Store, away};
+use crate::failure::Failure;
 use crate::settings;
 use crate::text::span;
 
@@ -31,18 +31,6 @@ const NOT_MIGRATED: &str =
 const NO_FILE: &str = "the database file cannot be opened: `outbox migrate` makes one that is not there, and this \
                        user must have the right to read and write it and its folder";
 
-/// Does the same with whichever store it is.
-macro_rules! with_store {
-    ($self:expr, $store:ident => $action:expr) => {
-        match $self {
-            #[cfg(feature = "postgres")]
-            Store::Postgres($store) => $action,
-            #[cfg(feature = "sqlite")]
-            Store::Sqlite($store) => $action,
-        }
-    };
-}
-
 /// Replaying, discarding or counting dead messages, step by step.
 pub(crate) enum DeadSteps {
     #[cfg(feature = "postgres")]
@@ -57,17 +45,6 @@ pub(crate) enum KeySteps {
     Postgres(outbox_postgres::KeySteps),
     #[cfg(feature = "sqlite")]
     Sqlite(outbox_sqlite::KeySteps),
-}
-
-macro_rules! each {
-    ($kind:ident, $self:expr, $steps:ident => $action:expr) => {
-        match $self {
-            #[cfg(feature = "postgres")]
-            $kind::Postgres($steps) => $action,
-            #[cfg(feature = "sqlite")]
-            $kind::Sqlite($steps) => $action,
-        }
-    };
 }
 
 impl Store {
@@ -101,104 +78,95 @@ impl Store {
     }
 
     pub(crate) async fn status(&self) -> Result<Status, Failure> {
-        with_store!(self, store => look(store.outbox.status(&store.pool)).await)
+        each!(Store, self, store => look(store.outbox.status(&store.pool)).await)
     }
 
     pub(crate) async fn gauges(&self) -> Result<Gauges, Failure> {
-        with_store!(self, store => look(store.outbox.gauges(&store.pool)).await)
+        each!(Store, self, store => look(store.outbox.gauges(&store.pool)).await)
     }
 
+    /// A page of them that is full where there is more: a look gives back what it finds within its bound.
     pub(crate) async fn held_keys(
         &self,
         filter: &KeyFilter,
         after: Option<i64>,
         limit: u32,
     ) -> Result<KeyPage, Failure> {
-        with_store!(self, store => look(store.outbox.held_keys(&store.pool, filter, after, limit)).await)
+        let part = async |after, limit| each!(Store, self, store => look(store.outbox.held_keys(&store.pool, filter, after, limit)).await);
+        let mut page = part(after, limit).await?;
+        while let Some(next) = page.next
+            && page.keys.len() < limit as usize
+        {
+            let more = part(Some(next), limit - page.keys.len() as u32).await?;
+            page.keys.extend(more.keys);
+            page.next = more.next;
+        }
+        Ok(page)
     }
 
     pub(crate) fn retry_now(&self, filter: KeyFilter) -> KeySteps {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => {
-                KeySteps::Postgres(store.outbox.retry_now(&store.pool, filter))
-            }
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => KeySteps::Sqlite(store.outbox.retry_now(&store.pool, filter)),
-        }
+        each!(Store, self, store => KeySteps of store.outbox.retry_now(&store.pool, filter))
     }
 
+    /// A page of them, as of [`held_keys`](Self::held_keys).
     pub(crate) async fn dead(
         &self,
         filter: &DeadFilter,
         after: Option<i64>,
         limit: u32,
     ) -> Result<DeadPage, Failure> {
-        with_store!(self, store => look(store.outbox.dead(&store.pool, filter, after, limit)).await)
+        let part = async |after, limit| each!(Store, self, store => look(store.outbox.dead(&store.pool, filter, after, limit)).await);
+        let mut page = part(after, limit).await?;
+        while let Some(next) = page.next
+            && page.messages.len() < limit as usize
+        {
+            let more = part(Some(next), limit - page.messages.len() as u32).await?;
+            page.messages.extend(more.messages);
+            page.next = more.next;
+        }
+        Ok(page)
     }
 
     pub(crate) async fn dead_content(&self, id: Uuid) -> Result<Option<DeadContent>, Failure> {
-        with_store!(self, store => look(store.outbox.dead_content(&store.pool, id)).await)
+        each!(Store, self, store => look(store.outbox.dead_content(&store.pool, id)).await)
     }
 
     pub(crate) fn count_dead(&self, filter: DeadFilter) -> DeadSteps {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(store) => {
-                DeadSteps::Postgres(store.outbox.count_dead(&store.pool, filter))
-            }
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(store) => DeadSteps::Sqlite(store.outbox.count_dead(&store.pool, filter)),
-        }
+        each!(Store, self, store => DeadSteps of store.outbox.count_dead(&store.pool, filter))
     }
 
     /// Whether it was not paused before.
     pub(crate) async fn pause(&self, topic: &TopicPattern, by: &str) -> Result<bool, Failure> {
-        with_store!(self, store => look(store.outbox.pause(&store.pool, topic, by)).await)
+        each!(Store, self, store => look(store.outbox.pause(&store.pool, topic, by)).await)
     }
 
     pub(crate) async fn resume(&self, topic: &TopicPattern) -> Result<Resumed, Failure> {
         // It has held keys tried, in steps.
-        with_store!(self, store => within(STEP_TIMEOUT, store.outbox.resume(&store.pool, topic)).await)
+        each!(Store, self, store => within(STEP_TIMEOUT, store.outbox.resume(&store.pool, topic)).await)
     }
 
     pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
-        with_store!(self, store => look(store.outbox.paused(&store.pool)).await)
+        each!(Store, self, store => look(store.outbox.paused(&store.pool)).await)
     }
 
     pub(crate) async fn doctor(&self) -> Result<Vec<Finding>, Failure> {
-        with_store!(self, store => look(store.outbox.doctor(&store.pool)).await)
+        each!(Store, self, store => look(store.outbox.doctor(&store.pool)).await)
     }
 }
 
 impl DeadSteps {
     pub(crate) fn limit(self, messages: u64) -> Self {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(steps) => Self::Postgres(steps.limit(messages)),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(steps) => Self::Sqlite(steps.limit(messages)),
-        }
+        each!(DeadSteps, self, steps => DeadSteps of steps.limit(messages))
     }
 
     /// What was counted, to be put back.
     pub(crate) fn replay(self) -> Self {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(steps) => Self::Postgres(steps.replay()),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(steps) => Self::Sqlite(steps.replay()),
-        }
+        each!(DeadSteps, self, steps => DeadSteps of steps.replay())
     }
 
     /// What was counted, to be dropped.
     pub(crate) fn discard(self) -> Self {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(steps) => Self::Postgres(steps.discard()),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(steps) => Self::Sqlite(steps.discard()),
-        }
+        each!(DeadSteps, self, steps => DeadSteps of steps.discard())
     }
 
     pub(crate) fn done(&self) -> Decided {
@@ -243,7 +211,7 @@ async fn within<T>(
 fn explain(error: sqlx::Error) -> Failure {
     match &error {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut => {
-            Failure::new(format!("the database is away: {}", chain(&error)))
+            Failure::new(away(&error))
         }
         // SQLite's own words.
         sqlx::Error::Database(answer) if answer.message().starts_with("no such table") => {

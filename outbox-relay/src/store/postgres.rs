@@ -8,8 +8,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
 
-use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened};
-use crate::failure::{Failure, chain};
+use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened, away};
+use crate::failure::Failure;
 use crate::settings::{self, Address, InvalidSettings};
 
 pub(crate) struct Postgres {
@@ -125,10 +125,6 @@ impl fmt::Display for Postgres {
             self.outbox.schema()
         )
     }
-}
-
-fn away(error: &dyn std::error::Error) -> String {
-    format!("the database is away: {}", chain(error))
 }
 
 fn silent() -> String {

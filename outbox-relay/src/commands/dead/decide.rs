@@ -77,12 +77,13 @@ pub(super) async fn discard(arguments: Decide, settings: &Settings) -> Result<()
 }
 
 fn filter(arguments: &Decide) -> Result<DeadFilter, Failure> {
-    if arguments.selection.is_empty() && !arguments.all {
+    let filter = arguments.selection.filter();
+    if filter == DeadFilter::all() && !arguments.all {
         return Err(Failure::Usage(
             "which messages? Give ids, --topic, --key, --error-kind, --older-than, --younger-than, or --all",
         ));
     }
-    Ok(arguments.selection.filter())
+    Ok(filter)
 }
 
 /// What was decided; `None`: nothing was to be changed.

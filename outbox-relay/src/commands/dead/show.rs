@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::json;
 use crate::store::Store;
 use crate::terminal;
-use crate::text::{counted, cut, escaped, escaped_lines, size, span};
+use crate::text::{counted, cut, escaped, escaped_lines, since, size};
 
 /// So much of a payload is shown; `--payload` gives all of it.
 const SHOWN_BYTES: usize = 16 * 1024;
@@ -88,7 +88,7 @@ fn text(content: &DeadContent, now: SystemTime) -> String {
     let DeadMessage { id, topic, key, .. } = &content.message;
     let message = &content.message;
     let ago = |time: SystemTime| {
-        let age = span(now.duration_since(time).unwrap_or_default());
+        let age = since(now, time);
         format!("{}, {age} ago", humantime::format_rfc3339_millis(time))
     };
     let mut text = String::new();

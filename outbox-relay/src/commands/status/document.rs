@@ -4,7 +4,7 @@ use outbox_core::admin::{HeldLane, RelaySeen};
 use serde_json::{Value, json};
 
 use super::verdict::{Look, advice, sentence, verdict};
-use crate::json::{count, optional_time, seconds, time};
+use crate::json::{self, count, optional_time, seconds, time};
 
 pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> Value {
     let status = &look.status;
@@ -34,11 +34,7 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> Value {
         })).collect::<Vec<_>>(),
         "more_topics": status.more_topics,
         "complete": status.complete,
-        "paused": status.paused.iter().map(|paused| json!({
-            "topic": paused.topic.as_str(),
-            "since": time(paused.since),
-            "by": paused.by,
-        })).collect::<Vec<_>>(),
+        "paused": status.paused.iter().map(json::paused).collect::<Vec<_>>(),
         "relays": status.relays.as_ref().map(|relays| relays.iter().map(relay).collect::<Vec<_>>()),
         "held_lanes": status.lanes.iter().filter_map(|lane| lane.held.as_ref().map(|held| {
             held_lane(lane.lane, held)

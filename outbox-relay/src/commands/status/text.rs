@@ -1,13 +1,14 @@
 //! A look as text, with the answer first.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use outbox_core::admin::{Count, RelaySeen, Status};
 
 use super::verdict::{Look, advice, is_paused, sentence, verdict};
-use crate::text::{Table, approximate, count, counted, counted_at_least, escaped, shortened, span};
+use crate::text::{
+    Table, approximate, count, counted, counted_at_least, escaped, line, shortened, since, span,
+};
 
 /// So many topics and reasons are shown; the others are counted.
 const SHOWN: usize = 12;
@@ -41,13 +42,8 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> String {
     text
 }
 
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{line}");
-}
-
 fn numbers(text: &mut String, status: &Status, earlier: Option<&Status>) {
-    let mut table = Table::without_heading(&["", ">", ""]);
+    let mut table = Table::new(&["", ">", ""]);
     let mut row =
         |name: &str, number: String, remark: String| table.row([name.to_owned(), number, remark]);
     row(
@@ -130,7 +126,7 @@ fn topics(text: &mut String, status: &Status) {
             format!(
                 "paused by {} for {}",
                 shortened(&paused.by, 40),
-                since(status, paused.since)
+                since(status.now, paused.since)
             )
         });
         table.row([
@@ -176,7 +172,7 @@ fn topics(text: &mut String, status: &Status) {
                     "paused, and without a message: {}, by {} for {}",
                     escaped(paused.topic.as_str()),
                     shortened(&paused.by, 40),
-                    since(status, paused.since),
+                    since(status.now, paused.since),
                 ),
             );
         }
@@ -210,7 +206,11 @@ fn reasons(text: &mut String, look: &Look) {
     reasons.sort_by_key(|(_, (keys, _))| std::cmp::Reverse(*keys));
     let mut table = Table::new(&[">keys", "longest", "held up by"]);
     for (reason, (keys, longest)) in reasons.iter().take(SHOWN) {
-        table.row([count(*keys), since(&look.status, *longest), reason.clone()]);
+        table.row([
+            count(*keys),
+            since(look.status.now, *longest),
+            reason.clone(),
+        ]);
     }
     text.push('\n');
     text.push_str(&table.render());
@@ -233,10 +233,6 @@ fn reasons(text: &mut String, look: &Look) {
             format_args!("(of the first {} keys)", count(look.keys.keys.len() as u64)),
         );
     }
-}
-
-fn since(status: &Status, time: SystemTime) -> String {
-    span(status.now.duration_since(time).unwrap_or(Duration::ZERO))
 }
 
 #[cfg(test)]
