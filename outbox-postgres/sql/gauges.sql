@@ -2,7 +2,6 @@
 -- statistics say in larger ones.
 SELECT t.relname::text, few.counts,
        CASE WHEN NOT few.counts THEN t.n_live_tup
-            WHEN t.relname = 'blocked' THEN (SELECT count(*) FROM {schema}.blocked)
             WHEN t.relname = 'dead' THEN (SELECT count(*) FROM {schema}.dead)
             WHEN t.relname = 'message' THEN (SELECT count(*) FROM {schema}.message)
             ELSE (SELECT count(*) FROM {schema}.parked) END
@@ -10,5 +9,5 @@ SELECT t.relname::text, few.counts,
  CROSS JOIN LATERAL (
      SELECT pg_relation_size(t.relid) <= $1 * current_setting('block_size')::bigint AS counts
  ) AS few
- WHERE t.schemaname = '{schema}' AND t.relname IN ('message', 'parked', 'dead', 'blocked')
+ WHERE t.schemaname = '{schema}' AND t.relname IN ('message', 'parked', 'dead')
  ORDER BY t.relname

@@ -1,7 +1,7 @@
 //! The quiet wake-up: sleeping until a producer commits, without making producers notify while awake.
 //!
-//! While the relay sleeps, this task holds an advisory lock exclusively on its listening connection,
-//! and only then do producers notify (see `wake_relay` in the schema). The order is what loses no
+//! While relays sleep, the task of one of them holds an advisory lock exclusively on its listening connection,
+//! and only then do producers notify all that listen (see `wake_relay` in the schema). The order is what loses no
 //! wake-up: `LISTEN`, then the lock, then one more poll by the caller, then the wait. A producer that
 //! had the lock shared before is seen by that poll or, if it commits later, kept the lock from us.
 //!

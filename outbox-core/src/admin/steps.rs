@@ -17,9 +17,9 @@ pub const DECIDED_AT_ONCE: u32 = 4_000;
 /// One transaction changes so many rows at most, so that it is in nobody's way for longer.
 pub const CHANGED_AT_ONCE: usize = 1_000;
 /// One transaction moves so many bytes of payload at most; one larger message goes alone.
-pub const MOVED_AT_ONCE: u64 = 16 * 1024 * 1024;
+const MOVED_AT_ONCE: u64 = 16 * 1024 * 1024;
 /// A step looks for so many ids at most.
-pub const IDS_AT_ONCE: usize = 1_000;
+const IDS_AT_ONCE: usize = 1_000;
 
 /// How many rows a look goes over that gives back up to `limit`: no more than that where all fit.
 pub const fn looks_at(all_fit: bool, limit: u32) -> u32 {
@@ -73,12 +73,24 @@ pub fn portions(messages: impl IntoIterator<Item = (i64, u64)>) -> Vec<Vec<i64>>
     portions
 }
 
-/// How far a decision about dead messages is.
+/// What is done with the dead messages that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing.
+    Count,
+    /// They are put back.
+    Replay,
+    /// They are dropped for good.
+    Discard,
+}
+
+/// A decision about dead messages, and how far it is.
 ///
 /// It means the messages that are dead when its first step begins, and each of them once. Where they were
 /// counted before, it may be those that were dead when the counting began: [`again`](Self::again).
 #[derive(Clone, Debug)]
 pub struct DeadProgress {
+    decision: Decision,
     filter: DeadFilter,
     limit: u64,
     begun: Option<i64>,
@@ -105,12 +117,13 @@ pub struct DeadStep<'a> {
 
 impl DeadProgress {
     /// Nothing is decided yet.
-    pub fn new(mut filter: DeadFilter) -> Self {
+    pub fn new(decision: Decision, mut filter: DeadFilter) -> Self {
         if let Some(ids) = &mut filter.ids {
             ids.sort_unstable();
             ids.dedup();
         }
         Self {
+            decision,
             filter,
             limit: u64::MAX,
             begun: None,
@@ -128,14 +141,19 @@ impl DeadProgress {
         self
     }
 
-    /// The same from its beginning, about no more messages than it has come to: what died after it
-    /// began is not meant, so it takes nobody's place.
+    /// From the beginning, with a decision about no more messages than it has come to: what died after
+    /// it began is not meant, so it takes nobody's place.
     #[must_use]
-    pub fn again(self) -> Self {
+    pub fn again(self, decision: Decision) -> Self {
         Self {
             begun: self.begun,
-            ..Self::new(self.filter).limit(self.done.messages)
+            ..Self::new(decision, self.filter).limit(self.done.messages)
         }
+    }
+
+    /// What is decided.
+    pub fn decision(&self) -> Decision {
+        self.decision
     }
 
     /// What came of it so far.
@@ -238,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_decision_goes_over_everything_once() {
-        let mut progress = DeadProgress::new(DeadFilter::all());
+        let mut progress = DeadProgress::new(Decision::Replay, DeadFilter::all());
         let step = progress.step().unwrap();
         assert_eq!((step.after, step.limit), (i64::MIN, DECIDED_AT_ONCE));
         assert_eq!((step.ids, step.begun), (None, None));
@@ -260,33 +278,41 @@ mod tests {
 
     #[test]
     fn a_decision_ends_at_its_limit() {
-        let mut progress = DeadProgress::new(DeadFilter::all()).limit(4_001);
+        let mut progress = DeadProgress::new(Decision::Replay, DeadFilter::all()).limit(4_001);
         progress.decided(4_000, None);
         assert!(progress.looked(4_000, Some(1)));
         assert_eq!(progress.step().unwrap().limit, 1);
         progress.decided(1, None);
         assert!(!progress.looked(1, Some(2)));
-        assert_eq!(DeadProgress::new(DeadFilter::all()).limit(0).step(), None);
+        assert_eq!(
+            DeadProgress::new(Decision::Replay, DeadFilter::all())
+                .limit(0)
+                .step(),
+            None
+        );
     }
 
     #[test]
     fn what_was_counted_is_decided_about_as_of_the_counting() {
         let ids = (0..1_500).map(Uuid::from_u128);
-        let mut counting = DeadProgress::new(DeadFilter::ids(ids)).limit(1_200);
+        let mut counting = DeadProgress::new(Decision::Count, DeadFilter::ids(ids)).limit(1_200);
         assert_eq!(counting.begun(7), 7);
         counting.decided(1_000, Some(Duration::from_secs(1)));
         assert!(counting.looked(1_000, None));
         counting.decided(100, None);
         assert!(!counting.looked(100, None));
 
-        let mut deciding = counting.again();
+        let mut deciding = counting.again(Decision::Discard);
         assert_eq!(deciding.done(), Decided::default());
+        assert_eq!(deciding.decision(), Decision::Discard);
         let step = deciding.step().unwrap();
         assert_eq!((step.begun, step.limit), (Some(7), 1_100));
         assert_eq!(step.ids.map(|ids| ids[0]), Some(Uuid::from_u128(0)));
         assert_eq!(deciding.begun(9), 7);
         assert_eq!(
-            DeadProgress::new(DeadFilter::all()).again().step(),
+            DeadProgress::new(Decision::Replay, DeadFilter::all())
+                .again(Decision::Replay)
+                .step(),
             None,
             "nothing was counted"
         );
@@ -297,7 +323,7 @@ mod tests {
         let ids = (0..1_500).map(Uuid::from_u128);
         let twice = DeadFilter::ids(ids.clone().rev().chain(ids.clone()));
         let ids: Vec<Uuid> = ids.collect();
-        let mut progress = DeadProgress::new(twice);
+        let mut progress = DeadProgress::new(Decision::Replay, twice);
         assert_eq!(progress.step().unwrap().ids, Some(&ids[..1_000]));
         assert!(progress.looked(1_000, Some(70)));
         let step = progress.step().unwrap();
@@ -307,6 +333,9 @@ mod tests {
         assert_eq!((step.ids, step.after), (Some(&ids[1_000..]), i64::MIN));
         assert!(!progress.looked(500, None));
         assert_eq!(progress.step(), None);
-        assert_eq!(DeadProgress::new(DeadFilter::ids([])).step(), None);
+        assert_eq!(
+            DeadProgress::new(Decision::Replay, DeadFilter::ids([])).step(),
+            None
+        );
     }
 }

@@ -85,9 +85,13 @@ pub(super) fn claimed(messages: usize, took: Duration) {
 pub(super) fn published(tally: &Tally, took: Duration) {
     counter!(PUBLISHED).increment(tally.confirmed);
     for (kind, count) in failures(tally) {
-        counter!(FAILURES, "kind" => kind).increment(count);
+        if count > 0 {
+            counter!(FAILURES, "kind" => kind).increment(count);
+        }
     }
-    counter!(PANICS).increment(tally.panics);
+    if tally.panics > 0 {
+        counter!(PANICS).increment(tally.panics);
+    }
     histogram!(BATCH_WAVES).record(tally.waves as f64);
     histogram!(PUBLISH_SECONDS).record(took.as_secs_f64());
 }

@@ -9,21 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outbox_core::Uuid;
-use outbox_core::admin::steps::{DeadProgress, DeadStep, LOOKED_AT, Looked, looks_at, portions};
+use outbox_core::admin::steps::{
+    DeadProgress, DeadStep, Decision, LOOKED_AT, Looked, looks_at, portions,
+};
 use outbox_core::admin::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _, SqlSafeStr as _, SqlStr};
 
 use super::{BEGIN_LOOK, count, like, micros, time, to_micros, unsigned};
 use crate::Outbox;
-
-/// What is done with the messages that are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decision {
-    Count,
-    Replay,
-    Discard,
-}
 
 /// A decision about dead messages, carried out step by step: made by [`Outbox::replay`],
 /// [`Outbox::discard`] and [`Outbox::count_dead`], and nothing until its first step.
@@ -49,7 +43,6 @@ enum Decision {
 pub struct DeadSteps {
     outbox: Outbox,
     pool: PgPool,
-    decision: Decision,
     progress: DeadProgress,
 }
 
@@ -165,8 +158,7 @@ impl Outbox {
         DeadSteps {
             outbox: self.clone(),
             pool: pool.clone(),
-            decision,
-            progress: DeadProgress::new(filter),
+            progress: DeadProgress::new(decision, filter),
         }
     }
 
@@ -317,8 +309,7 @@ impl DeadSteps {
 
     fn again(self, decision: Decision) -> Self {
         Self {
-            progress: self.progress.again(),
-            decision,
+            progress: self.progress.again(decision),
             ..self
         }
     }
@@ -348,7 +339,7 @@ impl DeadSteps {
         let look = self.outbox.look(&mut tx, &step).await?;
         tx.commit().await?;
         let begun = self.progress.begun(look.now);
-        if self.decision == Decision::Count {
+        if self.progress.decision() == Decision::Count {
             for found in &look.found {
                 self.progress.decided(1, Some(found.died_ago));
             }
@@ -393,7 +384,7 @@ impl DeadSteps {
         let Some(mut tx) = outbox.with_lane(&self.pool, lane, wait).await? else {
             return Ok(false);
         };
-        let decided = match self.decision {
+        let decided = match self.progress.decision() {
             Decision::Discard => outbox.discard_messages(&mut tx, positions, begun).await?,
             _ => outbox.replay_messages(&mut tx, positions, begun).await?,
         };

@@ -54,16 +54,6 @@ struct HeldKeys {
     since: Option<i64>,
 }
 
-impl HeldKeys {
-    /// How many there are, of which the server's statistics say so many.
-    fn held_of(&self, rows: u64) -> Count {
-        match self.held {
-            Count::AtLeast(number) => Count::About(rows.max(number)),
-            exact => exact,
-        }
-    }
-}
-
 impl Table {
     /// The part of its pages that is read, in percent.
     fn percent(&self) -> f32 {
@@ -102,8 +92,8 @@ impl Outbox {
     /// How the outbox stands: one snapshot, in a bounded time whatever is in it. Meant for people and
     /// for a monitor every few seconds.
     ///
-    /// Tables of up to 32 MiB are counted, larger ones estimated; each [`Count`] says which it is. Of
-    /// other roles' sessions a role sees more with `pg_monitor`.
+    /// Tables of up to 32 MiB are counted, and up to 100,000 held keys; more is estimated, and each [`Count`]
+    /// says which it is. Of other roles' sessions a role sees more with `pg_monitor`.
     ///
     /// # Errors
     ///
@@ -139,7 +129,7 @@ impl Outbox {
             waiting: counts[0],
             parked: counts[1],
             dead: counts[2],
-            held_keys: keys.held_of(table("blocked")?.rows),
+            held_keys: keys.held,
             halted_keys: keys.halted,
             oldest_waiting: oldest_waiting.map(time),
             oldest_held: keys.since.map(time),
@@ -157,8 +147,8 @@ impl Outbox {
         })
     }
 
-    /// The few numbers that a monitor watches, for every few seconds: tables of up to 8 MiB are counted,
-    /// of larger ones the server's statistics are asked. A crash of the server resets these until it
+    /// The few numbers that a monitor watches, for every few seconds: tables of up to 8 MiB are counted, and up
+    /// to 10,000 held keys; of more the server's statistics are asked. A crash of the server resets these until it
     /// has vacuumed; [`status`](Self::status) then knows better. Eight statements.
     ///
     /// # Errors
@@ -194,7 +184,7 @@ impl Outbox {
             waiting: count("message")?,
             parked: count("parked")?,
             dead: count("dead")?,
-            held_keys: keys.held_of(count("blocked")?.number()),
+            held_keys: keys.held,
             halted_keys: keys.halted,
             oldest_waiting: next
                 .and_then(|(oldest, _)| oldest)
@@ -219,15 +209,20 @@ impl Outbox {
             .persistent(false)
             .fetch_one(conn)
             .await?;
-        let bounded = |number: i64, more| match unsigned(number) {
-            number if more => Count::AtLeast(number),
-            number => Count::Exact(number),
-        };
-        let held: i64 = row.try_get(0)?;
+        let (held, rows) = (row.try_get(0)?, row.try_get(1)?);
+        let halted = unsigned(row.try_get(3)?);
         Ok(HeldKeys {
-            held: bounded(held, held == most),
-            halted: bounded(row.try_get(2)?, row.try_get(3)?),
-            since: row.try_get(1)?,
+            held: if held < most {
+                Count::Exact(unsigned(held))
+            } else {
+                Count::About(unsigned(held.max(rows)))
+            },
+            halted: if row.try_get(4)? {
+                Count::AtLeast(halted)
+            } else {
+                Count::Exact(halted)
+            },
+            since: row.try_get(2)?,
         })
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outbox_core::Uuid;
-use outbox_core::admin::steps::{DeadProgress, DeadStep, LOOKED_AT, Looked, looks_at, portions};
+use outbox_core::admin::steps::{
+    DeadProgress, DeadStep, Decision, LOOKED_AT, Looked, looks_at, portions,
+};
 use outbox_core::admin::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
 use serde_json::Value;
 use sqlx::sqlite::SqliteRow;
@@ -15,14 +17,6 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _, SqliteConnection, SqlitePoo
 
 use super::{glob, millis, text, time, to_millis, unsigned};
 use crate::{Outbox, line, wake};
-
-/// What is done with the messages that are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decision {
-    Count,
-    Replay,
-    Discard,
-}
 
 /// A decision about dead messages, carried out step by step: made by [`Outbox::replay`],
 /// [`Outbox::discard`] and [`Outbox::count_dead`], and nothing until its first step.
@@ -35,7 +29,6 @@ enum Decision {
 pub struct DeadSteps {
     outbox: Outbox,
     pool: SqlitePool,
-    decision: Decision,
     progress: DeadProgress,
 }
 
@@ -147,8 +140,7 @@ impl Outbox {
         DeadSteps {
             outbox: self.clone(),
             pool: pool.clone(),
-            decision,
-            progress: DeadProgress::new(filter),
+            progress: DeadProgress::new(decision, filter),
         }
     }
 
@@ -246,8 +238,7 @@ impl DeadSteps {
 
     fn again(self, decision: Decision) -> Self {
         Self {
-            progress: self.progress.again(),
-            decision,
+            progress: self.progress.again(decision),
             ..self
         }
     }
@@ -276,7 +267,7 @@ impl DeadSteps {
         let look = self.outbox.look(&mut conn, &step).await?;
         drop(conn);
         let begun = self.progress.begun(look.now);
-        if self.decision == Decision::Count {
+        if self.progress.decision() == Decision::Count {
             for found in &look.found {
                 self.progress.decided(1, Some(found.died_ago));
             }
@@ -306,7 +297,7 @@ impl DeadSteps {
     /// One transaction.
     async fn decide(&mut self, positions: &[i64], begun: i64) -> Result<(), sqlx::Error> {
         let outbox = &self.outbox;
-        let is_replay = self.decision == Decision::Replay;
+        let is_replay = self.progress.decision() == Decision::Replay;
         let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await?;
         let decided: Vec<(i64, i64, bool, i64)> =
             sqlx::query_as(outbox.sql(include_str!("../../sql/dead_decided.sql")))

@@ -13,6 +13,14 @@ const COUNTED_OFTEN: u64 = 10_000;
 /// So many topics are listed.
 const TOPICS: usize = 1_000;
 
+/// How many keys are halted, as far as the held ones were counted.
+fn halted_of(held: Count, halted: u64) -> Count {
+    match held {
+        Count::AtLeast(bound) => Count::AtLeast(halted.min(bound)),
+        _ => Count::Exact(halted),
+    }
+}
+
 impl Outbox {
     /// How the outbox stands, in a bounded time whatever is in it. Of each table 100,000 rows are
     /// counted at most; each [`Count`] says whether that was all, and where it was not, `topics` speaks
@@ -43,19 +51,14 @@ impl Outbox {
             .await?;
         tx.commit().await?;
 
-        let held = unsigned(keys.try_get(0)?);
-        let halted = unsigned(keys.try_get(1)?);
+        let held = Count::up_to(COUNTED, unsigned(keys.try_get(0)?));
         Ok(Status {
             now: time(keys.try_get(5)?),
             waiting: counts[0],
             parked: counts[1],
             dead: counts[2],
-            held_keys: Count::up_to(COUNTED, held),
-            halted_keys: if held > COUNTED {
-                Count::AtLeast(halted.min(COUNTED))
-            } else {
-                Count::Exact(halted)
-            },
+            held_keys: held,
+            halted_keys: halted_of(held, unsigned(keys.try_get(1)?)),
             oldest_waiting: keys.try_get::<Option<i64>, _>(4)?.map(time),
             oldest_held: keys.try_get::<Option<i64>, _>(2)?.map(time),
             next_due: keys.try_get::<Option<i64>, _>(3)?.map(time),
@@ -83,15 +86,13 @@ impl Outbox {
         let count = |column: usize| {
             Ok::<_, sqlx::Error>(Count::up_to(COUNTED_OFTEN, unsigned(row.try_get(column)?)))
         };
+        let held = count(3)?;
         Ok(Gauges {
             waiting: count(0)?,
             parked: count(1)?,
             dead: count(2)?,
-            held_keys: count(3)?,
-            halted_keys: match count(3)? {
-                Count::Exact(_) => Count::Exact(unsigned(row.try_get(5)?)),
-                _ => Count::AtLeast(unsigned(row.try_get(5)?).min(COUNTED_OFTEN)),
-            },
+            held_keys: held,
+            halted_keys: halted_of(held, unsigned(row.try_get(5)?)),
             oldest_waiting: row.try_get::<Option<i64>, _>(4)?.map(millis),
             oldest_held: row.try_get::<Option<i64>, _>(6)?.map(millis),
             lanes_held: None,
