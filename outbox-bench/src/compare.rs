@@ -137,10 +137,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
             ratio.unwrap_or_default()
         );
     }
-    match &report.args.json {
-        Some(file) => write_json(file, &report),
-        None => Ok(()),
-    }
+    write_json(report.args.json.as_deref(), &report)
 }
 
 async fn measure(who: Who, args: &Args, database: &Database, schema: &str) -> Result<Measured> {

@@ -230,10 +230,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         rounds,
     };
     report.print();
-    match &report.args.json {
-        Some(file) => write_json(file, &report),
-        None => Ok(()),
-    }
+    write_json(report.args.json.as_deref(), &report)
 }
 
 impl Report {

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use outbox_core::{Delivery, Publisher, Relay, async_trait};
 use outbox_postgres::Outbox;
 use serde::Serialize;
-use sqlx::{Connection, PgConnection};
+use sqlx::Connection;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
@@ -105,10 +105,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         }
     }
     let report = Report { run, args, rows };
-    match &report.args.json {
-        Some(file) => write_json(file, &report),
-        None => Ok(()),
-    }
+    write_json(report.args.json.as_deref(), &report)
 }
 
 impl Row {
@@ -171,7 +168,7 @@ async fn measure(
     };
     let relay = Relay::builder(store, publisher).build()?;
     let messages = beside(relay, produce(args, database, outbox, topic, &times)).await?;
-    let times = lock(&times.taken).clone();
+    let times = std::mem::take(&mut *lock(&times.taken));
     match times.len() {
         found if found == messages => Ok(times),
         found => Err(format!("{found} of {messages} messages acknowledged").into()),
@@ -190,7 +187,7 @@ async fn produce(
     let pause = Duration::from_secs(1) * PRODUCERS / args.rate;
     let mut producers = JoinSet::new();
     for number in 0..PRODUCERS {
-        let mut connection = PgConnection::connect_with(&database.pool.connect_options()).await?;
+        let mut connection = database.connect().await?;
         let workload = Workload::new(each as u64, args.keys, args.bytes as usize);
         let (outbox, topic, times) = (outbox.clone(), topic.to_owned(), Arc::clone(times));
         producers.spawn(async move {

@@ -102,9 +102,7 @@ impl Loop {
                  )"
             ))
             .await?;
-        workload
-            .fill(database, schema, "queue", "id", "bench")
-            .await
+        workload.fill(database, schema, "queue", "bench").await
     }
 
     /// Empties the table with so many workers, or ends when the time is over; how many messages it delivered.

@@ -93,8 +93,9 @@ impl Run {
     }
 }
 
-/// Writes what was measured as JSON.
-pub(crate) fn write_json(file: &Path, report: &impl Serialize) -> Result<()> {
+/// Writes what was measured as JSON, where that is wanted.
+pub(crate) fn write_json(file: Option<&Path>, report: &impl Serialize) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
     let mut json = serde_json::to_string_pretty(report)?;
     json.push('\n');
     fs::write(file, json).map_err(|error| format!("{}: {error}", file.display()).into())

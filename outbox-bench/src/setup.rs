@@ -7,7 +7,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use outbox_core::Message;
 use outbox_postgres::Outbox;
-use sqlx::{AssertSqlSafe, PgPool, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 use uuid::Uuid;
 
 use crate::Result;
@@ -35,6 +35,11 @@ impl Database {
         Ok(Self {
             pool: PgPool::connect_lazy(&url)?,
         })
+    }
+
+    /// A connection of its own.
+    pub(crate) async fn connect(&self) -> Result<PgConnection> {
+        Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
     }
 
     /// Lends a schema that is removed afterwards.
@@ -118,7 +123,7 @@ impl Workload {
     ) -> Result<Outbox> {
         let outbox = Outbox::in_schema(schema)?;
         outbox.migrate(&database.pool).await?;
-        self.fill(database, schema, "message", "id", topic.unwrap_or(TOPIC))
+        self.fill(database, schema, "message", topic.unwrap_or(TOPIC))
             .await?;
         Ok(outbox)
     }
@@ -130,11 +135,10 @@ impl Workload {
         database: &Database,
         schema: &str,
         table: &str,
-        id: &str,
         topic: &str,
     ) -> Result<()> {
         let insert = format!(
-            "INSERT INTO {schema}.{table} ({id}, topic, key, payload)
+            "INSERT INTO {schema}.{table} (id, topic, key, payload)
              SELECT gen_random_uuid(), $1, key, $2 FROM unnest($3::text[]) AS key"
         );
         let mut keys = self.keys().map(key_name);
