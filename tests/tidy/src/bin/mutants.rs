@@ -166,7 +166,6 @@ impl Checkout {
             .args(program)
             .current_dir(&self.folder)
             .env("CARGO_TARGET_DIR", &self.build)
-            .stderr(Stdio::piped())
             .output()
             .map_err(|error| format!("cargo: {error}"))?;
         let messages = String::from_utf8_lossy(&built.stdout);
