@@ -159,4 +159,8 @@ impl Publisher for Counted {
             self.countdown.done.notify_one();
         }
     }
+
+    fn chains_keys(&self) -> bool {
+        self.publisher.chains_keys()
+    }
 }

@@ -13,6 +13,7 @@
 //! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide.
 
 pub mod admin;
+mod chain;
 pub mod memory;
 mod message;
 mod order;
@@ -25,6 +26,7 @@ mod store;
 #[cfg(feature = "otel")]
 mod trace;
 
+pub use chain::StoppedKeys;
 pub use message::{
     Headers, InvalidMessage, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_KEY_BYTES,
     MAX_PAYLOAD_BYTES, MAX_TOPIC_BYTES, Message, MessageBuilder, RESERVED_HEADER_PREFIX,

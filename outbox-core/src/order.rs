@@ -16,10 +16,15 @@
 //! | none in time, and something of the claim confirmed | as `Retryable` |
 //! | none, the publisher returned or panicked | as `Retryable` |
 //! | none, the relay stops | released |
+//! | none, or any that came behind what was not confirmed, in a chain | as never sent |
 //! | never sent | released, or behind an earlier message of its key that was parked or that halts it |
 //! | never sent, since it has ended too many processes | dead |
 //!
 //! A dead message stays dead in an outage: it was refused before the outage or for good.
+//!
+//! A chain is what a batch has of one key where the publisher itself stops a key at a failure
+//! ([`chains_keys`](crate::Publisher::chains_keys)). In [`OrderMode::PerKey`] the whole batch is then one wave. Behind a
+//! message that is not confirmed nothing was written, or else the promise was broken; sent again are both.
 //!
 //! In [`OrderMode::PerKey`] a key goes on after a dead message with the next claim, not with the next
 //! wave. Until the store has recorded that it is dead, it is not: if the settle is lost it is sent
@@ -48,8 +53,9 @@ use crate::{Claimed, Outcome, PublishError, PublishErrorKind, RetryPolicy};
 /// adapter's README. [`PerKey`](Self::PerKey) keeps it across topics too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OrderMode {
-    /// A message is not sent before the earlier ones of its key are confirmed, or recorded as dead: the
-    /// n-th message of each key travels in the n-th wave.
+    /// A message is not written before the earlier ones of its key are, or are recorded as dead: the
+    /// n-th message of each key travels in the n-th wave, when those before it are confirmed. A publisher that
+    /// [stops a key at a failure](crate::Publisher::chains_keys) gets the whole batch at once.
     ///
     /// Promised: the first copies of a key's messages are in the order of their enqueueing, whatever
     /// fails, so a consumer that drops repeats by id sees that order. Not promised: the place of a repeat.
@@ -97,6 +103,8 @@ const PARK_WHEN_GIVEN_UP_UNCOUNTED: Duration = Duration::from_secs(60);
 pub(crate) struct Rules<'a> {
     pub(crate) order: OrderMode,
     pub(crate) on_dead: OnDead,
+    /// Whether the publisher stops a key at a failure by itself.
+    pub(crate) chains: bool,
     /// A message that has ended so many processes is given up and not sent.
     pub(crate) crash_limit: u32,
     pub(crate) retry: &'a dyn RetryPolicy,
@@ -138,6 +146,8 @@ pub(crate) struct Plan<'a> {
     claimed: &'a [Claimed],
     /// For each message, the one before it in its key.
     previous: Vec<Option<usize>>,
+    /// For each message, whether it is the last of its key; empty where nothing is chained.
+    last: Vec<bool>,
     /// What is to be sent, wave by wave, the next one last.
     waves: Vec<Vec<usize>>,
     /// For each message, what became of it by itself; `None`: not sent.
@@ -152,17 +162,25 @@ impl<'a> Plan<'a> {
             OrderMode::PerKey | OrderMode::PerKeyPipelined => previous_of_key(claimed),
             OrderMode::Unordered => vec![None; claimed.len()],
         };
+        let chains = rules.chains && rules.order == OrderMode::PerKey;
         let mut waves = match rules.order {
-            OrderMode::PerKey => waves(&previous),
-            OrderMode::PerKeyPipelined | OrderMode::Unordered => {
+            OrderMode::PerKey if !chains => waves(&previous),
+            OrderMode::PerKey | OrderMode::PerKeyPipelined | OrderMode::Unordered => {
                 vec![(0..claimed.len()).collect()]
             }
         };
+        let mut last = vec![true; if chains { claimed.len() } else { 0 }];
+        if chains {
+            for previous in previous.iter().flatten() {
+                last[*previous] = false;
+            }
+        }
         waves.reverse();
         let mut plan = Self {
             rules,
             claimed,
             previous,
+            last,
             waves,
             own: vec![None; claimed.len()],
             confirmed: false,
@@ -185,14 +203,32 @@ impl<'a> Plan<'a> {
     pub(crate) fn next_wave(&mut self) -> Option<Vec<usize>> {
         let mut wave = self.waves.pop()?;
         wave.retain(|&index| self.own[index].is_none());
-        if self.rules.order == OrderMode::PerKey {
+        if self.chains() {
+            let mut travels = vec![false; self.claimed.len()];
             wave.retain(|&index| {
-                self.previous[index]
-                    .is_none_or(|previous| self.own[previous] == Some(Outcome::Delivered))
+                travels[index] = self.previous[index].is_none_or(|previous| travels[previous]);
+                travels[index]
             });
+        } else if self.rules.order == OrderMode::PerKey {
+            wave.retain(|&index| self.is_reached(index));
         }
         // In a wave after one that nothing may travel in there is nothing either.
         (!wave.is_empty()).then_some(wave)
+    }
+
+    fn chains(&self) -> bool {
+        !self.last.is_empty()
+    }
+
+    /// Whether a message travels together with others of its key.
+    pub(crate) fn is_chained(&self, index: usize) -> bool {
+        self.chains() && !(self.previous[index].is_none() && self.last[index])
+    }
+
+    /// Whether a message travels together with one before it in its key: then it may be that it was not
+    /// sent, and to have no answer means nothing.
+    pub(crate) fn is_behind(&self, index: usize) -> bool {
+        self.chains() && self.previous[index].is_some()
     }
 
     /// Takes the answers to `wave`, one for each of its messages and `None` where there was none,
@@ -206,11 +242,14 @@ impl<'a> Plan<'a> {
         let answers: Vec<_> = answers.into_iter().collect();
         debug_assert_eq!(wave.len(), answers.len());
         self.confirmed |= answers.iter().any(|answer| matches!(answer, Some(Ok(()))));
-        self.outage = self.outage_in(&answers, end);
+        self.outage = self.outage_in(wave, &answers, end);
         if self.outage.is_some() || matches!(end, WaveEnd::TimedOut | WaveEnd::Stopped) {
             self.waves.clear();
         }
         for (&index, answer) in wave.iter().zip(answers) {
+            if self.is_behind(index) && (answer.is_none() || !self.is_reached(index)) {
+                continue;
+            }
             self.own[index] = Some(match (answer, end) {
                 (Some(Ok(())), _) => Outcome::Delivered,
                 (Some(Err(error)), _) => self.failed(index, error),
@@ -254,8 +293,14 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Whether the one before it in its key is confirmed.
+    fn is_reached(&self, index: usize) -> bool {
+        self.previous[index].is_none_or(|previous| self.own[previous] == Some(Outcome::Delivered))
+    }
+
     fn outage_in(
         &self,
+        wave: &[usize],
         answers: &[Option<Result<(), PublishError>>],
         end: WaveEnd,
     ) -> Option<Outage> {
@@ -269,7 +314,9 @@ impl<'a> Plan<'a> {
                 silence: false,
             });
         }
-        let silent = end == WaveEnd::TimedOut && answers.iter().any(Option::is_none);
+        let mut answers = wave.iter().zip(answers);
+        let silent = end == WaveEnd::TimedOut
+            && answers.any(|(&index, answer)| answer.is_none() && !self.is_behind(index));
         (silent && !self.confirmed).then(|| Outage {
             error: PublishError::broker_unavailable(
                 "the broker answered nothing within the publish timeout",

@@ -31,12 +31,35 @@ pub trait Publisher: Send + Sync + 'static {
     /// the message was written to a socket or queued in a client; wait for the whole batch before
     /// the first report; retry inside for longer than the caller's patience.
     async fn publish(&self, batch: &[Delivery<'_>]);
+
+    /// Whether it can stop a key at a failure by itself: the relay then gives it several messages of a key
+    /// at once in [`PerKey`](crate::OrderMode::PerKey) too, and marks them as [chained](Delivery::is_chained).
+    /// `false` unless implemented, and always safe: what is waited for then is one answer for each message
+    /// of a key.
+    ///
+    /// `true` promises: of the chained messages of one key in one call, whatever their topics, what the broker
+    /// has is at every moment a prefix, in slice order. One is written only where all before it are, also
+    /// after an answer was lost, or the call was dropped or has panicked.
+    ///
+    /// So behind a message that is refused, or that cannot be encoded, nothing more of its key is sent in
+    /// that call. What was not sent for that reason gets no answer. Other keys go on. [`StoppedKeys`](crate::StoppedKeys) remembers
+    /// which these are.
+    ///
+    /// Asked before each batch, so the answer may change. A wrapper may give the inner publisher's answer
+    /// where it holds back, behind a chained message that it does not hand on, the others of its key.
+    fn chains_keys(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]
 impl<P: Publisher + ?Sized> Publisher for Box<P> {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         (**self).publish(batch).await;
+    }
+
+    fn chains_keys(&self) -> bool {
+        (**self).chains_keys()
     }
 }
 
@@ -69,6 +92,7 @@ pub struct Delivery<'a> {
     message: &'a Message,
     answer: &'a Answer,
     one_of_many: bool,
+    chained: bool,
     heard: Option<&'a Heard<'a>>,
     deadline: Option<Instant>,
 }
@@ -80,6 +104,7 @@ impl<'a> Delivery<'a> {
             message,
             answer,
             one_of_many: false,
+            chained: false,
             heard: None,
             deadline: None,
         }
@@ -137,6 +162,22 @@ impl<'a> Delivery<'a> {
             one_of_many: true,
             ..self
         }
+    }
+
+    /// Marks that there are several messages of its key in the call, of which the broker may have nothing
+    /// but a prefix: see [`Publisher::chains_keys`].
+    #[must_use]
+    pub fn chained(self) -> Self {
+        Self {
+            chained: true,
+            ..self
+        }
+    }
+
+    /// Whether it may only be written where those before it in its key are. Never where the publisher
+    /// does not say that it can do that, and never for the only message of a key.
+    pub fn is_chained(&self) -> bool {
+        self.chained
     }
 
     /// When the caller drops the call, where that is known.

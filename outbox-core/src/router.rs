@@ -157,6 +157,15 @@ impl Publisher for Router {
         let calls = calls.filter(|(_, part)| !part.is_empty());
         join_all(calls.map(|(broker, part)| broker.publish(part))).await;
     }
+
+    /// Where there is one broker and everything goes to it: what is parted, or has no route, may be in the
+    /// midst of a key.
+    fn chains_keys(&self) -> bool {
+        match &self.brokers[..] {
+            [only] => self.otherwise.is_some() && only.chains_keys(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Debug for Router {

@@ -7,4 +7,5 @@ use outbox_conformance::publisher::{InMemory, Received};
 outbox_conformance::publisher_suite!(InMemory {
     wrap: |memory| Arc::new(memory),
     read: Received::of,
+    chains: true,
 });

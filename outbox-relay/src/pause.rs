@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_core::admin::PausedTopic;
-use outbox_core::{Delivery, PublishError, Publisher};
+use outbox_core::{Delivery, PublishError, Publisher, StoppedKeys};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -91,13 +91,18 @@ impl Publisher for Pausable {
             return self.publisher.publish(batch).await;
         }
         let mut free = Vec::with_capacity(batch.len());
+        let mut stopped = StoppedKeys::new();
         for delivery in batch {
+            if stopped.has(delivery) {
+                continue;
+            }
             let topic = delivery.message().topic();
             match paused.iter().find(|paused| paused.topic.matches(topic)) {
                 Some(paused) => {
                     let reason = format!("paused: {} by {}", paused.topic, paused.by);
                     let error = PublishError::topic_unavailable(reason);
                     delivery.report(Err(error.without_broker()));
+                    stopped.stop(delivery);
                 }
                 None => free.push(*delivery),
             }
@@ -105,5 +110,9 @@ impl Publisher for Pausable {
         if !free.is_empty() {
             self.publisher.publish(&free).await;
         }
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.publisher.chains_keys()
     }
 }

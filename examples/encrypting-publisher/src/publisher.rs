@@ -1,6 +1,6 @@
 //! The wrapping: every message is encrypted, and its answer goes where the original's belongs.
 
-use outbox_core::{Delivery, Publisher, async_trait};
+use outbox_core::{Delivery, Publisher, StoppedKeys, async_trait};
 
 use crate::key::Key;
 use crate::seal::seal;
@@ -36,10 +36,17 @@ impl<P: Publisher> EncryptingPublisher<P> {
 impl<P: Publisher> Publisher for EncryptingPublisher<P> {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         let mut sealed = Vec::with_capacity(batch.len());
+        let mut stopped = StoppedKeys::new();
         for delivery in batch {
+            if stopped.has(delivery) {
+                continue;
+            }
             match seal(delivery.message(), &self.key) {
                 Ok(message) => sealed.push((delivery, message)),
-                Err(error) => delivery.report(Err(error)),
+                Err(error) => {
+                    delivery.report(Err(error));
+                    stopped.stop(delivery);
+                }
             }
         }
         let batch: Vec<Delivery<'_>> = sealed
@@ -47,5 +54,9 @@ impl<P: Publisher> Publisher for EncryptingPublisher<P> {
             .map(|(delivery, message)| delivery.with_message(message))
             .collect();
         self.inner.publish(&batch).await;
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.inner.chains_keys()
     }
 }

@@ -27,4 +27,5 @@ fn opened(message: &Message) -> Received {
 outbox_conformance::publisher_suite!(InMemory {
     wrap: |memory| Arc::new(EncryptingPublisher::new(memory, key())),
     read: opened,
+    chains: true,
 });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::{Delivery, Message, PublishError, Publisher};
+use crate::{Delivery, Message, PublishError, Publisher, StoppedKeys};
 
 /// A publisher that confirms every message and remembers it, in the order of confirmation.
 ///
@@ -98,15 +98,25 @@ impl MemoryPublisher {
 impl Publisher for MemoryPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         let script = lock(&self.shared.script).clone();
+        let mut stopped = StoppedKeys::new();
         for delivery in batch {
+            if stopped.has(delivery) {
+                continue;
+            }
             let message = delivery.message();
             let answer = script.as_ref().map_or(Ok(()), |script| script(message));
             if answer.is_ok() {
                 lock(&self.shared.published).push(message.clone());
                 self.shared.confirmed.notify_waiters();
+            } else {
+                stopped.stop(delivery);
             }
             delivery.report(answer);
         }
+    }
+
+    fn chains_keys(&self) -> bool {
+        true
     }
 }
 

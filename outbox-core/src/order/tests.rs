@@ -110,11 +110,24 @@ fn run(
     answers: &str,
     ends: &[WaveEnd],
 ) -> Course {
+    run_with(false, order, on_dead, claimed, answers, ends)
+}
+
+/// The same with a publisher that stops a key at a failure, if it `chains`.
+fn run_with(
+    chains: bool,
+    order: OrderMode,
+    on_dead: OnDead,
+    claimed: &[Claimed],
+    answers: &str,
+    ends: &[WaveEnd],
+) -> Course {
     let answers: Vec<char> = answers.chars().collect();
     assert_eq!(answers.len(), claimed.len());
     let rules = Rules {
         order,
         on_dead,
+        chains,
         crash_limit: CRASH_LIMIT,
         retry: &Script,
     };
@@ -229,12 +242,88 @@ fn how_a_wave_ends_decides_what_no_answer_means() {
 }
 
 #[test]
+fn a_chain_travels_at_once_and_ends_at_what_is_not_confirmed() {
+    // on dead, keys, answers, ends, waves, outcomes, outage
+    #[rustfmt::skip]
+    let cases: &[(_, _, _, &[WaveEnd], _, _, _)] = &[
+        (Continue, "aab-a-", "++++++", &[],         "012345", "DDDDDD", false),
+        // What is behind a failure was not sent, and has no answer.
+        (Continue, "aaba",   "r.+.",   &[],         "0123",   "PBDB",   false),
+        (Continue, "aaab",   "+t.+",   &[],         "0123",   "DpBD",   false),
+        (Continue, "aaba",   "x.+.",   &[],         "0123",   "X_D_",   false),
+        (HaltKey,  "aaba",   "x.+.",   &[],         "0123",   "HBDB",   false),
+        (Continue, "aaa",    "R..",    &[],         "012",    "X__",    false),
+        // What it was answered all the same is not believed.
+        (Continue, "aaba",   "r+++",   &[],         "0123",   "PBDB",   false),
+        (Continue, "aaba",   "xr++",   &[],         "0123",   "X_D_",   false),
+        (Continue, "aaba",   "rx++",   &[],         "0123",   "PBDB",   false),
+        // Behind what was confirmed, no answer is no failure: it comes again and then stands first.
+        (Continue, "aab",    "+.+",    &[],         "012",    "D_D",    false),
+        (Continue, "aab",    "+.+",    &[TimedOut], "012",    "D_D",    false),
+        (Continue, "aab",    "+.+",    &[Panicked], "012",    "D_D",    false),
+        (Continue, "aab",    "+.+",    &[Stopped],  "012",    "D_D",    false),
+        // The first of its key has no such excuse.
+        (Continue, "aab",    "..+",    &[],         "012",    "PBD",    false),
+        (Continue, "aab",    "..+",    &[TimedOut], "012",    "PBD",    false),
+        (Continue, "aa",     "..",     &[TimedOut], "01",     "__",     true),
+        (Continue, "aa",     "r.",     &[TimedOut], "01",     "PB",     false),
+        (Continue, "aa",     "..",     &[Stopped],  "01",     "__",     false),
+        // An outage, whoever says so.
+        (Continue, "aabb",   "+b+.",   &[],         "0123",   "D_D_",   true),
+        (Continue, "aab",    "rb+",    &[],         "012",    "__D",    true),
+        (Continue, "aab",    "x.b",    &[],         "012",    "X__",    true),
+    ];
+    for &(on_dead, keys, answers, ends, waves, outcomes, outage) in cases {
+        let case = format!("{on_dead:?} {keys} {answers} {ends:?}");
+        let course = run_with(true, PerKey, on_dead, &claim(keys), answers, ends);
+        course.must_be(waves, outcomes, outage, &case);
+    }
+}
+
+#[test]
+fn nothing_is_chained_behind_a_message_that_is_given_up_unsent() {
+    let mut claimed = claim("aaba");
+    claimed[0].crashes = CRASH_LIMIT;
+    let first = run_with(true, PerKey, Continue, &claimed, "++++", &[]);
+    first.must_be("2", "X_D_", false, "the first of its key");
+    claimed.swap(0, 1);
+    let second = run_with(true, PerKey, HaltKey, &claimed, "++++", &[]);
+    second.must_be("02", "DHDB", false, "the second of its key");
+}
+
+#[test]
+fn what_shares_its_key_is_chained_and_only_in_per_key() {
+    let claimed = claim("aab--");
+    for (order, chains, chained) in [
+        (PerKey, true, "++..."),
+        (PerKey, false, "....."),
+        (PerKeyPipelined, true, "....."),
+        (Unordered, true, "....."),
+    ] {
+        let rules = Rules {
+            order,
+            on_dead: Continue,
+            chains,
+            crash_limit: CRASH_LIMIT,
+            retry: &Script,
+        };
+        let plan = Plan::new(rules, &claimed);
+        let marks = (0..claimed.len()).map(|index| match plan.is_chained(index) {
+            true => '+',
+            false => '.',
+        });
+        assert_eq!(marks.collect::<String>(), chained, "{order:?}, {chains}");
+    }
+}
+
+#[test]
 fn a_claim_that_was_never_sent_is_released() {
     let claimed = claim("aab-");
     for order in [PerKey, PerKeyPipelined, Unordered] {
         let rules = Rules {
             order,
             on_dead: Continue,
+            chains: false,
             crash_limit: CRASH_LIMIT,
             retry: &Script,
         };
@@ -275,6 +364,7 @@ fn what_does_not_count_is_never_given_up() {
     let rules = Rules {
         order: PerKey,
         on_dead: Continue,
+        chains: false,
         crash_limit: CRASH_LIMIT,
         retry: &Never,
     };
@@ -386,6 +476,23 @@ fn places_of_keys(keys: &str) -> Vec<Vec<usize>> {
         .to_vec()
 }
 
+/// The answers of a publisher that keeps its promise: none behind what was not confirmed.
+fn chained(keys: &str, answers: &str) -> String {
+    let mut stopped = String::new();
+    let said = keys.chars().zip(answers.chars());
+    said.map(|(key, answer)| {
+        let answer = match stopped.contains(key) {
+            true => '.',
+            false => answer,
+        };
+        if answer != '+' && key != '-' {
+            stopped.push(key);
+        }
+        answer
+    })
+    .collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -426,6 +533,38 @@ proptest! {
                 }
                 sent_before = wave.is_some() && outcomes[place] == 'D';
             }
+        }
+    }
+
+    #[test]
+    fn a_chain_ends_as_waves_do((on_dead, keys, answers, _) in courses()) {
+        // Without an early end or an outage, which stops later waves and finds a whole batch under way, and
+        // without silence, which is no failure behind what was confirmed.
+        let answers = answers.replace(['b', '.'], "r");
+        let waves = run(PerKey, on_dead, &claim(&keys), &answers, &[]);
+        let chain = run_with(true, PerKey, on_dead, &claim(&keys), &chained(&keys, &answers), &[]);
+        prop_assert_eq!(chain.outcomes(), waves.outcomes());
+        prop_assert!(chain.waves.len() == 1);
+    }
+
+    #[test]
+    fn nothing_of_a_chain_is_done_behind_what_is_not((on_dead, keys, answers, ends) in courses()) {
+        // Whatever the publisher says, also about what it should not have sent.
+        let course = run_with(true, PerKey, on_dead, &claim(&keys), &answers, &ends);
+        let outcomes: Vec<char> = course.outcomes().chars().collect();
+        for places in places_of_keys(&keys) {
+            for pair in places.windows(2) {
+                let (before, after) = (outcomes[pair[0]], outcomes[pair[1]]);
+                let expected = match before {
+                    'D' => after != 'B',
+                    'P' | 'p' | 'B' | 'H' => after == 'B',
+                    _ => after == '_',
+                };
+                prop_assert!(expected, "{before} and then {after} in {outcomes:?}");
+            }
+        }
+        if course.conclusion.outage.is_some() {
+            prop_assert!(!course.outcomes().contains(['P', 'p']), "counted or parked in an outage");
         }
     }
 

@@ -28,10 +28,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn wave<'a>(&mut self, answers: impl Iterator<Item = &'a Answer>, end: WaveEnd) {
+    /// Takes the answers of one wave, each with whether it may be that the message was not sent.
+    fn wave<'a>(&mut self, answers: impl Iterator<Item = (&'a Answer, bool)>, end: WaveEnd) {
         self.waves += 1;
         self.panics += u64::from(end == WaveEnd::Panicked);
-        for answer in answers {
+        for (answer, is_behind) in answers {
+            if is_behind && answer.get().is_none() {
+                continue;
+            }
             self.heard_from_broker |= match answer.get() {
                 None => false,
                 Some(Ok(())) => true,
@@ -72,6 +76,7 @@ pub(super) async fn publish(
         Rules {
             order: settings.order,
             on_dead: settings.on_dead,
+            chains: publisher.chains_keys(),
             crash_limit: settings.crash_limit,
             retry: &*settings.retry,
         },
@@ -84,7 +89,14 @@ pub(super) async fn publish(
         let Some(wave) = plan.next_wave() else { break };
         let batch: Vec<Delivery<'_>> = wave
             .iter()
-            .map(|&index| Delivery::new(&claimed[index].message, &answers[index]).until(deadline))
+            .map(|&index| {
+                let delivery =
+                    Delivery::new(&claimed[index].message, &answers[index]).until(deadline);
+                match plan.is_chained(index) {
+                    true => delivery.chained(),
+                    false => delivery,
+                }
+            })
             .collect();
         let call = publish_wave(settings, publisher, &batch, deadline, stop);
         #[cfg(feature = "otel")]
@@ -96,7 +108,8 @@ pub(super) async fn publish(
         let answered = wave.iter().map(|&index| &answers[index]);
         #[cfg(feature = "otel")]
         span.end(answered.clone());
-        tally.wave(answered.clone(), end);
+        let behind = wave.iter().map(|&index| plan.is_behind(index));
+        tally.wave(answered.clone().zip(behind), end);
         plan.absorb(&wave, answered.map(|answer| answer.get().cloned()), end);
     }
     Published {

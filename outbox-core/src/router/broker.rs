@@ -64,6 +64,10 @@ impl Broker {
         &self.name
     }
 
+    pub(super) fn chains_keys(&self) -> bool {
+        self.publisher.chains_keys()
+    }
+
     /// Without limits: there is no other broker to be kept from what goes wrong with this one.
     pub(super) async fn publish_alone(&self, batch: &[Delivery<'_>]) {
         self.publisher.publish(batch).await;

@@ -33,6 +33,9 @@
 //!             let there = published.iter().filter(|message| message.topic() == topic);
 //!             there.map(Received::of).collect()
 //!         }
+//!         fn chains_keys(&self) -> bool {
+//!             true
+//!         }
 //!     }
 //!
 //!     outbox_conformance::publisher_suite!(Harness);
@@ -48,7 +51,7 @@
 //! was published twice arrives twice.
 //!
 //! Where to read next: the cases, by what they are about: [`confirming`], [`order`], [`content`],
-//! [`failing`].
+//! [`failing`], [`chaining`].
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -56,13 +59,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_core::{Message, PublishError, PublishErrorKind, Publisher, async_trait};
+use outbox_core::{
+    Answer, Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait,
+};
 
 use crate::runner;
 
 mod kit;
 mod memory;
 
+pub mod chaining;
 pub mod confirming;
 pub mod content;
 pub mod failing;
@@ -81,6 +87,26 @@ pub fn refusal(answer: &Option<Result<(), PublishError>>) -> (PublishErrorKind, 
         Some(Err(error)) => (error.kind(), error.reason()),
         other => panic!("it should have been refused: {other:?}"),
     }
+}
+
+/// As [`publish_all`](outbox_core::PublisherExt::publish_all), of messages that the relay has chained; for the
+/// tests that an adapter has beside the suite.
+pub async fn publish_chained(
+    publisher: &dyn Publisher,
+    messages: &[Message],
+    within: Duration,
+) -> Vec<Option<Result<(), PublishError>>> {
+    let shared = kit::shared_keys(messages);
+    let answers: Vec<Answer> = messages.iter().map(|_| Answer::new()).collect();
+    let batch: Vec<Delivery<'_>> = messages
+        .iter()
+        .zip(&answers)
+        .map(|(message, answer)| kit::chained(Delivery::new(message, answer), &shared))
+        .collect();
+    // The time is bounded here; what was reported before it ran out is kept.
+    let _ = tokio::time::timeout(within, publisher.publish(&batch)).await;
+    drop(batch);
+    answers.into_iter().map(Answer::into_inner).collect()
 }
 
 /// Opens publishers of one implementation. A method that cannot do its work panics.
@@ -118,6 +144,12 @@ pub trait OpenBroker: Send + Sync + 'static {
     /// The bytes of a payload that the broker refuses; `None` where it has no limit to speak of.
     fn too_large_payload(&self) -> Option<usize> {
         None
+    }
+
+    /// Whether the publisher has to say that it [chains](Publisher::chains_keys), and to keep what that
+    /// promises.
+    fn chains_keys(&self) -> bool {
+        false
     }
 
     /// How long a case waits for what must happen before it fails.
@@ -250,6 +282,11 @@ macro_rules! __publisher_cases {
             failing::a_too_large_message_fails_alone;
             failing::an_impossible_topic_fails_alone;
             failing::a_batch_of_failures_is_answered;
+
+            chaining::a_chain_is_confirmed_in_order;
+            chaining::a_chain_ends_at_a_refused_message;
+            chaining::a_chain_ends_at_what_cannot_be_sent;
+            chaining::a_chain_that_is_cut_off_is_a_prefix;
         }
     };
 }

@@ -3,6 +3,7 @@
 //! The connection is a task of its own: it takes the messages in their order, and may go on for a
 //! while after the call was dropped, as bytes on a network do.
 
+use std::collections::HashSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +53,9 @@ impl Publisher for SimPublisher {
                 delivery.report(Ok(()));
             }
         }
-        let messages = batch.iter().map(|delivery| delivery.message().clone());
+        let messages = batch
+            .iter()
+            .map(|delivery| (delivery.message().clone(), delivery.is_chained()));
         let (words, mut heard) = mpsc::channel(batch.len() + 1);
         let gone = Gone(Arc::default());
         tokio::spawn(connection(
@@ -71,6 +74,10 @@ impl Publisher for SimPublisher {
                 Word::Return => return,
             }
         }
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.world.chains
     }
 }
 
@@ -124,17 +131,24 @@ impl Drop for Gone {
 async fn connection(
     world: Arc<World>,
     broker: usize,
-    messages: Vec<Message>,
+    messages: Vec<(Message, bool)>,
     words: mpsc::Sender<Word>,
     gone: Arc<AtomicBool>,
 ) {
     let mut remnants = None;
     let mut unanswered = false;
+    let mut stopped: HashSet<String> = HashSet::new();
     let pace = match world.lock().rng.u8(0..8) {
         0 => 60,
         _ => 3,
     };
-    for (index, message) in messages.into_iter().enumerate() {
+    for (index, (message, is_chained)) in messages.into_iter().enumerate() {
+        let chain = message.key().filter(|_| is_chained).map(str::to_owned);
+        if chain.as_ref().is_some_and(|key| stopped.contains(key)) {
+            world.lock().fate(&message).excused += 1;
+            world.fault("held back in its chain");
+            continue;
+        }
         sleep(world.moment(pace)).await;
         if gone.load(Ordering::Relaxed) {
             let left = remnants.get_or_insert_with(|| match world.rates.remnants {
@@ -163,7 +177,12 @@ async fn connection(
                 take(&world, &message);
                 Err(PublishError::retryable("taken and then not"))
             }
-            Treatment::Answer(error) => Err(error),
+            Treatment::Answer(error) => {
+                if !world.is(Mutant::BreaksChains) {
+                    stopped.extend(chain);
+                }
+                Err(error)
+            }
             Treatment::FallSilent => pending().await,
             Treatment::Panic => {
                 // The call may be over; then nobody is there to panic.

@@ -36,6 +36,8 @@ pub struct Setup {
     pub seed: u64,
     /// The mode of the relays.
     pub order: OrderMode,
+    /// Whether the publisher stops a key at a failure by itself, and so gets whole batches.
+    pub chains: bool,
     /// The mode whose promise is checked.
     pub promise: OrderMode,
     /// What the relays do after a dead message; `None`: drawn from the seed.
@@ -52,6 +54,7 @@ impl Setup {
         Self {
             seed,
             order,
+            chains: false,
             promise: order,
             on_dead: None,
             mutant: None,
@@ -83,7 +86,13 @@ pub fn run(setup: Setup) -> Report {
 }
 
 async fn simulate(setup: Setup) -> Report {
-    let world = World::new(setup.seed, setup.on_dead, setup.mutant, setup.trace);
+    let world = World::new(
+        setup.seed,
+        setup.chains,
+        setup.on_dead,
+        setup.mutant,
+        setup.trace,
+    );
     let store = MemoryStore::new();
     let producers: Vec<JoinHandle<()>> = (0..PRODUCERS)
         .map(|number| tokio::spawn(produce(Arc::clone(&world), store.clone(), number)))

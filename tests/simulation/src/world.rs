@@ -29,6 +29,8 @@ pub enum Mutant {
     ReadsUncommitted,
     /// The store lets a key go on that a dead message halts.
     ForgetsHalts,
+    /// The publisher says that it chains, and sends what is behind a failure.
+    BreaksChains,
 }
 
 /// How often each thing goes wrong in one run, in percent. Zero for most of them in most runs, so that
@@ -154,6 +156,8 @@ pub(crate) struct World {
     pub(crate) rates: Rates,
     /// How many there are; with several the relays publish through a router.
     pub(crate) brokers: usize,
+    /// Whether the publisher stops a key at a failure by itself; there is one broker then.
+    pub(crate) chains: bool,
     pub(crate) outages: Vec<Outage>,
     pub(crate) on_dead: OnDead,
     pub(crate) mutant: Option<Mutant>,
@@ -175,13 +179,16 @@ pub(crate) struct State {
 impl World {
     pub(crate) fn new(
         seed: u64,
+        chains: bool,
         on_dead: Option<OnDead>,
         mutant: Option<Mutant>,
         trace: bool,
     ) -> Arc<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let rates = Rates::draw(&mut rng);
-        let brokers = rng.usize(1..=2);
+        let drawn = rng.usize(1..=2);
+        // Behind a router of several none chains.
+        let brokers = if chains { 1 } else { drawn };
         let mut outages = Vec::new();
         for broker in 0..brokers {
             let mut at = 0;
@@ -216,6 +223,7 @@ impl World {
             start: Instant::now(),
             rates,
             brokers,
+            chains,
             outages,
             on_dead: on_dead.unwrap_or(drawn),
             mutant,

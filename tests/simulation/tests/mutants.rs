@@ -36,6 +36,18 @@ fn whole_batches_do_not_keep_the_first_copies_in_order() {
 }
 
 #[test]
+fn a_publisher_that_only_says_that_it_chains() {
+    let setup = |seed| Setup {
+        chains: true,
+        mutant: Some(Mutant::BreaksChains),
+        ..Setup::new(seed, OrderMode::PerKey)
+    };
+    notice("BreaksChains", setup, |violation| {
+        matches!(violation, Violation::FirstCopies { .. })
+    });
+}
+
+#[test]
 fn without_order_nothing_is_sent_again_after_a_failure() {
     mode(
         OrderMode::Unordered,

@@ -1,4 +1,4 @@
-//! A thousand seeds, each in both keyed modes and some without order.
+//! A thousand seeds, each in both keyed modes and some without order. `PerKey` with waves and with chains.
 //!
 //! `OUTBOX_SEEDS=N` runs N seeds instead; `OUTBOX_SEED=K` runs the seed K alone and prints what happened.
 
@@ -13,11 +13,20 @@ use outbox_core::OrderMode;
 use outbox_simulation::{Report, Setup, Stats, run};
 
 const SEEDS: u64 = 1000;
-const MODES: [OrderMode; 3] = [
-    OrderMode::PerKey,
-    OrderMode::PerKeyPipelined,
-    OrderMode::Unordered,
+/// Each with whether the publisher chains.
+const MODES: [(OrderMode, bool); 4] = [
+    (OrderMode::PerKey, false),
+    (OrderMode::PerKey, true),
+    (OrderMode::PerKeyPipelined, false),
+    (OrderMode::Unordered, false),
 ];
+
+fn setup(seed: u64, (order, chains): (OrderMode, bool)) -> Setup {
+    Setup {
+        chains,
+        ..Setup::new(seed, order)
+    }
+}
 
 #[derive(Default)]
 struct Sum {
@@ -51,16 +60,16 @@ fn number(name: &str) -> Option<u64> {
 
 fn replay(seed: u64) -> usize {
     let mut failed = 0;
-    for order in MODES {
-        let mut setup = Setup::new(seed, order);
+    for mode in MODES {
+        let mut setup = setup(seed, mode);
         setup.trace = true;
-        say(format_args!("seed {seed}, {order:?}"));
+        say(format_args!("seed {seed}, {}", name(mode)));
         let report = run(setup);
         for line in &report.trace {
             say(line);
         }
         failed += usize::from(!report.violations.is_empty());
-        tell(seed, order, &report);
+        tell(seed, mode, &report);
     }
     failed
 }
@@ -68,7 +77,7 @@ fn replay(seed: u64) -> usize {
 fn all(seeds: u64) -> usize {
     let start = Instant::now();
     let next = AtomicU64::new(0);
-    let sums: Mutex<[Sum; 3]> = Mutex::default();
+    let sums: Mutex<[Sum; MODES.len()]> = Mutex::default();
     let failed: Mutex<Vec<u64>> = Mutex::default();
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -79,14 +88,14 @@ fn all(seeds: u64) -> usize {
                     if seed >= seeds {
                         return;
                     }
-                    for (index, order) in MODES.into_iter().enumerate() {
+                    for (index, mode) in MODES.into_iter().enumerate() {
                         // Without order there is less to break.
-                        if order == OrderMode::Unordered && !seed.is_multiple_of(10) {
+                        if mode.0 == OrderMode::Unordered && !seed.is_multiple_of(10) {
                             continue;
                         }
-                        let report = run(Setup::new(seed, order));
+                        let report = run(setup(seed, mode));
                         if !report.violations.is_empty() {
-                            tell(seed, order, &report);
+                            tell(seed, mode, &report);
                             failed.lock().expect("no thread panics").push(seed);
                         }
                         let sum = &mut sums.lock().expect("no thread panics")[index];
@@ -115,21 +124,27 @@ fn all(seeds: u64) -> usize {
     failed.len()
 }
 
-fn tell(seed: u64, order: OrderMode, report: &Report) {
+fn name((order, chains): (OrderMode, bool)) -> String {
+    let with = if chains { " in chains" } else { "" };
+    format!("{order:?}{with}")
+}
+
+fn tell(seed: u64, mode: (OrderMode, bool), report: &Report) {
     for violation in &report.violations {
-        say(format_args!("seed {seed}, {order:?}: {violation}"));
+        say(format_args!("seed {seed}, {}: {violation}", name(mode)));
     }
 }
 
-fn summarize(seeds: u64, sums: &[Sum; 3]) {
+fn summarize(seeds: u64, sums: &[Sum; MODES.len()]) {
     say(format_args!("simulation of {seeds} seeds"));
     let mut total = Stats::default();
-    for (sum, order) in sums.iter().zip(MODES) {
+    for (sum, mode) in sums.iter().zip(MODES) {
         let stats = &sum.stats;
         total.add(stats);
         say(format_args!(
-            "  {order:?}: {} runs, {} messages committed and {} rolled back, {} seen late, {} copies, \
+            "  {}: {} runs, {} messages committed and {} rolled back, {} seen late, {} copies, \
              {} dead; first copies out of order in {} runs ({} of {} pairs)",
+            name(mode),
             sum.runs,
             stats.committed,
             stats.rolled_back,

@@ -1,6 +1,6 @@
 //! What the cases are written with: publish with a deadline, read back, and short names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -38,6 +38,10 @@ impl Broker {
         self.open.as_ref()
     }
 
+    pub(super) fn chains_keys(&self) -> bool {
+        self.publisher.chains_keys()
+    }
+
     pub(super) fn patience(&self) -> Duration {
         self.open.patience()
     }
@@ -66,6 +70,13 @@ impl Broker {
         answers
     }
 
+    /// One call, as [`publish`](Self::publish), of messages that the relay has chained.
+    pub(super) async fn publish_chained(&self, batch: &[Message]) -> Vec<Reported> {
+        let (ended, answers) = self.publish_chained_until(batch, |_| false).await;
+        assert!(ended);
+        answers
+    }
+
     /// One call after which every message is confirmed.
     pub(super) async fn confirm(&self, batch: &[Message]) {
         let answers = self.publish(batch).await;
@@ -79,13 +90,33 @@ impl Broker {
     pub(super) async fn publish_until(
         &self,
         batch: &[Message],
+        until: impl FnMut(&[Answer]) -> bool,
+    ) -> (bool, Vec<Reported>) {
+        self.watched(batch, until, |delivery| delivery).await
+    }
+
+    /// The same for messages that the relay has chained: those that share their key.
+    pub(super) async fn publish_chained_until(
+        &self,
+        batch: &[Message],
+        until: impl FnMut(&[Answer]) -> bool,
+    ) -> (bool, Vec<Reported>) {
+        let shared = shared_keys(batch);
+        self.watched(batch, until, |delivery| chained(delivery, &shared))
+            .await
+    }
+
+    async fn watched(
+        &self,
+        batch: &[Message],
         mut until: impl FnMut(&[Answer]) -> bool,
+        marked: impl Fn(Delivery<'_>) -> Delivery<'_>,
     ) -> (bool, Vec<Reported>) {
         let answers: Vec<Answer> = batch.iter().map(|_| Answer::new()).collect();
         let deliveries: Vec<Delivery<'_>> = batch
             .iter()
             .zip(&answers)
-            .map(|(message, answer)| Delivery::new(message, answer))
+            .map(|(message, answer)| marked(Delivery::new(message, answer)))
             .collect();
         let mut call = self.publisher.publish(&deliveries);
         let watched = poll_fn(|context| {
@@ -144,6 +175,33 @@ impl Broker {
         }
     }
 
+    /// What is at the topic of a key is a prefix of these messages; gives back its length. A repeat is
+    /// left out.
+    pub(super) async fn holds_a_prefix(
+        &self,
+        topic: &str,
+        key: &str,
+        expected: &[Message],
+    ) -> usize {
+        let mut there: Vec<String> = Vec::new();
+        for received in self.received(topic).await {
+            let name = name(&received);
+            if received.key.as_deref() == Some(key) && !there.contains(&name) {
+                there.push(name);
+            }
+        }
+        let expected: Vec<String> = expected
+            .iter()
+            .filter(|message| message.key() == Some(key))
+            .map(|message| name(&Received::of(message)))
+            .collect();
+        assert!(
+            expected.starts_with(&there),
+            "of key {key:?} arrived {there:?}, which is no prefix of {expected:?}"
+        );
+        there.len()
+    }
+
     /// The messages of one key are at the topic in this order, each once.
     pub(super) async fn holds_in_order(&self, topic: &str, key: &str, expected: &[Message]) {
         let received: Vec<String> = self
@@ -162,6 +220,25 @@ impl Broker {
             received == expected,
             "key {key:?} arrived in this order: {received:?}; expected: {expected:?}"
         );
+    }
+}
+
+/// The keys that several messages have.
+pub(super) fn shared_keys(batch: &[Message]) -> HashSet<&str> {
+    let mut met = HashSet::new();
+    let keys = batch.iter().filter_map(Message::key);
+    keys.filter(|key| !met.insert(*key)).collect()
+}
+
+/// Marks a delivery as the relay does.
+pub(super) fn chained<'a>(delivery: Delivery<'a>, shared: &HashSet<&str>) -> Delivery<'a> {
+    match delivery
+        .message()
+        .key()
+        .is_some_and(|key| shared.contains(key))
+    {
+        true => delivery.chained(),
+        false => delivery,
     }
 }
 

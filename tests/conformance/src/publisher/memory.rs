@@ -22,6 +22,8 @@ pub struct InMemory {
     pub wrap: fn(MemoryPublisher) -> Arc<dyn Publisher>,
     /// Reads back what arrived, as a consumer does: undoes what the wrapper did.
     pub read: fn(&Message) -> Received,
+    /// Whether the publisher under test chains, as the one in memory does.
+    pub chains: bool,
 }
 
 #[async_trait]
@@ -36,6 +38,7 @@ impl PublisherHarness for InMemory {
         Box::new(Open {
             publisher: (self.wrap)(memory.clone()),
             read: self.read,
+            chains: self.chains,
             memory,
             topics,
         })
@@ -62,6 +65,7 @@ fn is_possible(topic: &str) -> bool {
 struct Open {
     publisher: Arc<dyn Publisher>,
     read: fn(&Message) -> Received,
+    chains: bool,
     memory: MemoryPublisher,
     topics: Arc<Mutex<HashSet<String>>>,
 }
@@ -92,6 +96,10 @@ impl OpenBroker for Open {
 
     fn too_large_payload(&self) -> Option<usize> {
         Some(LIMIT + 1)
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.chains
     }
 }
 

@@ -67,4 +67,18 @@ pub(crate) enum Fault {
     ValidatesTheBatch,
     /// Takes a batch that failed as a whole for a lost connection, and never opens another.
     BreaksAfterFailures,
+
+    // Chaining.
+    /// Sends what is behind a failure of its key.
+    IgnoresChains,
+    /// One key's failure stops the others.
+    StopsEveryKey,
+    /// Confirms what it has rightly not sent.
+    ConfirmsBehindAFailure,
+    /// A key that has stopped stays so.
+    NeverGoesOn,
+    /// Sends a chain over two connections.
+    PartsAChain,
+    /// Chains, and does not say so.
+    HidesThatItChains,
 }

@@ -149,6 +149,27 @@ faults! {
     BreaksAfterFailures {
         a_batch_of_failures_is_answered: "nothing was reported about message 0 of 1",
     }
+
+    IgnoresChains {
+        a_chain_ends_at_a_refused_message: "behind the bad message of its key, was confirmed",
+        a_chain_ends_at_what_cannot_be_sent: "behind the bad message of its key, was confirmed",
+    }
+    StopsEveryKey {
+        a_chain_ends_at_a_refused_message: "beside or before a bad message",
+    }
+    ConfirmsBehindAFailure {
+        a_chain_ends_at_a_refused_message: "behind the bad message of its key, was confirmed",
+    }
+    NeverGoesOn {
+        a_chain_ends_at_a_refused_message: "what was behind the bad message, in the next call",
+    }
+    PartsAChain {
+        a_chain_is_confirmed_in_order: "arrived in this order: [\"message 3\"",
+        a_chain_that_is_cut_off_is_a_prefix: "which is no prefix of",
+    }
+    HidesThatItChains {
+        a_chain_is_confirmed_in_order: "whether the publisher says that it chains",
+    }
 }
 
 /// A wrong publisher keeps a case waiting: no longer than a right one needs many times over.

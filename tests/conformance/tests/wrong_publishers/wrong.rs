@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use outbox_conformance::publisher::{OpenBroker, PublisherHarness, Received};
 use outbox_core::memory::MemoryPublisher;
-use outbox_core::{Answer, Delivery, Headers, Message, PublishError, Publisher, Uuid, async_trait};
+use outbox_core::{
+    Answer, Delivery, Headers, Message, PublishError, Publisher, StoppedKeys, Uuid, async_trait,
+};
 
 use crate::Fault;
 
@@ -125,9 +127,22 @@ impl OpenBroker for Open {
         Some(LARGE + 1)
     }
 
+    fn chains_keys(&self) -> bool {
+        true
+    }
+
     fn patience(&self) -> Duration {
         self.patience
     }
+}
+
+/// What became of one message.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    Confirmed,
+    Failed,
+    /// It failed, and the batch stops here.
+    Stop,
 }
 
 struct WrongPublisher {
@@ -162,6 +177,10 @@ impl Publisher for WrongPublisher {
         if self.is(Fault::BreaksWhenDropped) {
             self.broken.store(false, Ordering::Relaxed);
         }
+    }
+
+    fn chains_keys(&self) -> bool {
+        !self.is(Fault::HidesThatItChains)
     }
 }
 
@@ -243,6 +262,13 @@ impl WrongPublisher {
                     delivery.report(answer);
                 }
             }
+            Some(Fault::PartsAChain) if batch.iter().any(Delivery::is_chained) => {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                let (ahead, behind) = first.split_at(first.len() / 2);
+                for part in [ahead, second, behind] {
+                    self.send(part).await;
+                }
+            }
             Some(Fault::BreaksAfterFailures) => {
                 let answers = self.answers(batch).await;
                 self.broken
@@ -280,24 +306,43 @@ impl WrongPublisher {
 
     /// Sends a batch, with pauses in which other calls go on, as there are on a network.
     async fn send(&self, batch: &[Delivery<'_>]) {
+        let mut stopped = StoppedKeys::new();
         for part in batch.chunks(20) {
             for delivery in part {
-                let stop = self.send_one(*delivery).await;
-                if stop {
+                let key = delivery.message().key().unwrap_or_default();
+                let held = stopped.has(delivery)
+                    || (delivery.is_chained() && lock(&self.seen).contains(key));
+                if held {
+                    if self.is(Fault::ConfirmsBehindAFailure) {
+                        delivery.report(Ok(()));
+                    }
+                    continue;
+                }
+                let sent = self.send_one(*delivery).await;
+                if sent == Sent::Stop {
                     return;
+                }
+                if sent == Sent::Failed && !self.is(Fault::IgnoresChains) {
+                    stopped.stop(delivery);
+                    if self.is(Fault::StopsEveryKey) {
+                        batch.iter().for_each(|other| stopped.stop(other));
+                    }
+                    if self.is(Fault::NeverGoesOn) {
+                        lock(&self.seen).insert(key.to_owned());
+                    }
                 }
             }
             tokio::task::yield_now().await;
         }
     }
 
-    /// Faults of one message. Gives back whether the batch stops here.
-    async fn send_one(&self, delivery: Delivery<'_>) -> bool {
+    /// Faults of one message.
+    async fn send_one(&self, delivery: Delivery<'_>) -> Sent {
         let message = delivery.message();
         match self.fault {
             Some(Fault::LosesOne) if message.id().as_u128().is_multiple_of(10) => {
                 delivery.report(Ok(()));
-                return false;
+                return Sent::Confirmed;
             }
             Some(Fault::ReportsWhenWritten) => {
                 delivery.report(Ok(()));
@@ -307,7 +352,7 @@ impl WrongPublisher {
                 delivery.report(Err(PublishError::topic_unavailable(
                     "it was missing before",
                 )));
-                return false;
+                return Sent::Failed;
             }
             _ => {}
         }
@@ -320,9 +365,13 @@ impl WrongPublisher {
         if self.is(Fault::RemembersMissingTopics) && answer.is_err() {
             lock(&self.seen).insert(message.topic().to_owned());
         }
-        let stop = self.is(Fault::StopsAtTheFirstFailure) && answer.is_err();
+        let sent = match answer.is_err() {
+            true if self.is(Fault::StopsAtTheFirstFailure) => Sent::Stop,
+            true => Sent::Failed,
+            false => Sent::Confirmed,
+        };
         delivery.report(self.translate(message, answer));
-        stop
+        sent
     }
 
     /// Faults of an answer.

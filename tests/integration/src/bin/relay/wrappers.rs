@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
-use outbox_core::{Delivery, Message, PublishError, Publisher, Uuid};
+use outbox_core::{Delivery, Message, PublishError, Publisher, StoppedKeys, Uuid};
 
 /// Once, in mid-batch, says what the broker confirmed and then does not return.
 pub(crate) struct Holding<P> {
@@ -33,6 +33,10 @@ impl<P: Publisher> Publisher for Holding<P> {
         if before < self.after && self.after <= before + batch.len() {
             std::future::pending::<()>().await;
         }
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.inner.chains_keys()
     }
 }
 
@@ -75,12 +79,23 @@ impl Publisher for Failing {
         if batch.iter().any(is_fatal) {
             std::process::abort();
         }
+        let mut stopped = StoppedKeys::new();
         for delivery in batch {
+            if stopped.has(delivery) {
+                continue;
+            }
             match self.failure(delivery.message()) {
-                Some(error) => delivery.report(Err(error)),
+                Some(error) => {
+                    delivery.report(Err(error));
+                    stopped.stop(delivery);
+                }
                 None => rest.push(*delivery),
             }
         }
         self.inner.publish(&rest).await;
+    }
+
+    fn chains_keys(&self) -> bool {
+        self.inner.chains_keys()
     }
 }
