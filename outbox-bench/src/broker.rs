@@ -7,9 +7,11 @@ mod kafka;
 mod nats;
 mod redis;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use outbox_core::{Publisher, async_trait};
 use serde::Serialize;
 
@@ -17,7 +19,7 @@ use crate::Result;
 use crate::setup::unique;
 
 /// Which broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     Kafka,
@@ -40,6 +42,11 @@ impl Kind {
 
     /// The server that the environment names, or that of `scripts/services`.
     pub(crate) async fn connect(self) -> Result<Box<dyn Broker>> {
+        let connected = self.try_connect().await;
+        connected.map_err(|error| format!("{}: {error}", self.name()).into())
+    }
+
+    async fn try_connect(self) -> Result<Box<dyn Broker>> {
         let at = |variable, default: &str| env::var(variable).unwrap_or(default.to_owned());
         Ok(match self {
             Self::Kafka => Box::new(kafka::Kafka::at(at("OUTBOX_TEST_KAFKA", "127.0.0.1:29192"))),
@@ -57,6 +64,17 @@ impl Kind {
             }
         })
     }
+}
+
+/// The brokers of these kinds.
+pub(crate) async fn connect(
+    kinds: impl IntoIterator<Item = Kind>,
+) -> Result<BTreeMap<Kind, Box<dyn Broker>>> {
+    let mut brokers = BTreeMap::new();
+    for kind in kinds {
+        brokers.insert(kind, kind.connect().await?);
+    }
+    Ok(brokers)
 }
 
 /// A broker at an address.
@@ -81,6 +99,7 @@ pub(crate) async fn with_topic<T>(
     let topic = unique();
     broker.create(&topic).await?;
     let done = work(&topic).await;
-    broker.remove(&topic).await?;
-    done
+    let removed = broker.remove(&topic).await;
+    let done = done?;
+    removed.map(|()| done)
 }

@@ -1,10 +1,11 @@
 //! The outbox beside the loops that outboxes are commonly built on, with a publisher that confirms at once.
 //!
+//! Goal: the outbox at least as fast as the fastest loop, and three times as fast as a lease column.
+//!
 //! Each has a table of its own with the same messages. A loop that takes longer than `--seconds` is
 //! ended, and its rate is that of the time it had. Filling the tables is not measured.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::Result;
 use crate::measure::{Clock, Measured, all, median};
 use crate::reference::Loop;
 use crate::relay::{Backlog, NullPublisher, Order};
-use crate::report::{Run, write_json};
+use crate::report::Outcome;
 use crate::setup::Database;
 
 /// Delivers the same backlog by the outbox and by the loops that outboxes are commonly built on.
@@ -29,9 +30,6 @@ pub(crate) struct Args {
     /// How often everything is measured; every second time backwards. Medians are reported.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Also write the results to this file, as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
 }
 
 /// Who delivers.
@@ -68,17 +66,13 @@ impl Who {
 
 #[derive(Serialize)]
 struct Report {
-    run: Run,
     args: Args,
     rounds: Vec<BTreeMap<&'static str, Measured>>,
     outbox_to_fastest: Option<f64>,
     outbox_to_lease: Option<f64>,
 }
 
-pub(crate) async fn run(args: Args) -> Result<()> {
-    let database = Database::new()?;
-    let run = Run::describe(&database).await?;
-    run.print();
+pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
     println!("{}, loops end after {} s", args.backlog, args.seconds);
 
     let mut order = Who::ALL;
@@ -88,7 +82,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         let mut round = BTreeMap::new();
         for who in order {
             let measured = database
-                .with_schema(async |schema| measure(who, &args, &database, schema).await)
+                .with_schema(async |schema| measure(who, &args, database, schema).await)
                 .await
                 .map_err(|error| format!("{}: {error}", who.name()))?;
             println!(
@@ -124,20 +118,11 @@ pub(crate) async fn run(args: Args) -> Result<()> {
                     .collect()
             })
             .collect(),
-        run,
         args,
     };
-    println!();
-    for (name, ratio, goal) in [
-        ("outbox / fastest loop", report.outbox_to_fastest, 1.0),
-        ("outbox / lease column", report.outbox_to_lease, 3.0),
-    ] {
-        println!(
-            "{name:<49} {:>9.2}    goal {goal:.2}",
-            ratio.unwrap_or_default()
-        );
-    }
-    write_json(report.args.json.as_deref(), &report)
+    Ok(Outcome::of(&report)?
+        .at_least("outbox / fastest loop", report.outbox_to_fastest, 1.0)
+        .at_least("outbox / lease column", report.outbox_to_lease, 3.0))
 }
 
 async fn measure(who: Who, args: &Args, database: &Database, schema: &str) -> Result<Measured> {

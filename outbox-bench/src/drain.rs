@@ -15,7 +15,6 @@
 //! commit. P makes its messages while it runs, a batch at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,13 +23,13 @@ use outbox_core::{Message, Publisher, PublisherExt};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::Result;
 use crate::broker::{self, Broker, with_topic};
 use crate::measure::{Clock, Measured, all, median, none_left};
 use crate::reference::Loop;
 use crate::relay::{Backlog, Drain, NullPublisher, Order};
-use crate::report::{Run, write_json};
+use crate::report::Outcome;
 use crate::setup::{Database, Workload};
+use crate::{Failure, Result};
 
 /// How long an adapter alone has for one wave; its own timeouts are shorter.
 const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,9 +50,6 @@ pub(crate) struct Args {
     /// How often everything is measured; every second time backwards. Medians are reported.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Also write the results to this file, as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -109,7 +105,7 @@ struct AtBroker {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     Reference,
     Drain,
     Publish(broker::Kind),
@@ -117,7 +113,7 @@ enum Phase {
 }
 
 impl Phase {
-    fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Reference => "R  row-lock reference, null publisher".to_owned(),
             Self::Drain => "D  outbox, null publisher".to_owned(),
@@ -162,7 +158,6 @@ impl Round {
 
 #[derive(Serialize)]
 struct Report {
-    run: Run,
     args: Args,
     rounds: Vec<Round>,
     drain_to_reference: Option<f64>,
@@ -176,21 +171,13 @@ struct Ratio {
     end_to_end_to_limit: Option<f64>,
 }
 
-pub(crate) async fn run(args: Args) -> Result<()> {
-    let mut brokers = BTreeMap::new();
-    for kind in args.broker.brokers() {
-        let connected = kind.connect().await;
-        let broker = connected.map_err(|error| format!("{}: {error}", kind.name()))?;
-        brokers.insert(kind, broker);
-    }
+pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
     let bench = Bench {
-        database: Database::new()?,
-        brokers,
+        database,
+        brokers: broker::connect(args.broker.brokers()).await?,
         workload: args.backlog.workload(),
         drain: args.backlog.drain(args.order),
     };
-    let run = Run::describe(&bench.database).await?;
-    run.print();
     println!("{}", args.backlog);
 
     let mut phases = args.broker.phases();
@@ -208,7 +195,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
                 phase.name(),
                 measured.messages_per_second,
                 measured.seconds,
-                measured.peak_memory_bytes.unwrap_or_default() as f64 / 1024.0 / 1024.0,
+                measured.peak_mib(),
             );
             round.set(phase, measured);
         }
@@ -225,45 +212,37 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         drain_to_reference: median(rounds.iter().filter_map(Round::drain_to_reference)),
         brokers: kinds.map(|kind| (kind, ratio(kind))).collect(),
         peak_memory_mib: rounds.iter().filter_map(Round::peak_mib).reduce(f64::max),
-        run,
         args,
         rounds,
     };
-    report.print();
-    write_json(report.args.json.as_deref(), &report)
+    report.outcome()
 }
 
 impl Report {
-    fn print(&self) {
-        println!();
-        let line = |name: &str, value: Option<f64>, decimals: usize, goal: &str| {
-            if let Some(value) = value {
-                println!("{name:<43} {value:>9.decimals$}{goal}");
-            }
-        };
-        line("D / R", self.drain_to_reference, 2, "    goal 1.00");
-        for (kind, ratio) in &self.brokers {
-            let name = |what| format!("{}: {what}", kind.name());
-            let limit = name("limit 1/(1/D + 1/P)");
-            line(&limit, ratio.limit_per_second, 0, "/s");
-            let to_limit = name("E / limit");
-            line(&to_limit, ratio.end_to_end_to_limit, 2, "    goal 0.90");
+    fn outcome(&self) -> Result<Outcome> {
+        let mut outcome = Outcome::of(self)?;
+        if self.drain_to_reference.is_some() {
+            outcome = outcome.at_least("D / R", self.drain_to_reference, 1.0);
         }
-        let goal = " MiB, goal below 150 MB";
-        line("peak memory in D and E", self.peak_memory_mib, 1, goal);
+        for (kind, ratio) in &self.brokers {
+            let name = format!("{}: E / limit 1/(1/D + 1/P)", kind.name());
+            outcome = outcome.at_least(name, ratio.end_to_end_to_limit, 0.95);
+        }
+        let name = "peak memory in D and E, MiB";
+        Ok(outcome.at_most(name, self.peak_memory_mib, 150.0))
     }
 }
 
-struct Bench {
-    database: Database,
-    brokers: BTreeMap<broker::Kind, Box<dyn Broker>>,
-    workload: Workload,
-    drain: Drain,
+pub(crate) struct Bench<'a> {
+    pub(crate) database: &'a Database,
+    pub(crate) brokers: BTreeMap<broker::Kind, Box<dyn Broker>>,
+    pub(crate) workload: Workload,
+    pub(crate) drain: Drain,
 }
 
-impl Bench {
-    async fn measure(&self, phase: Phase) -> Result<Measured> {
-        let database = &self.database;
+impl Bench<'_> {
+    pub(crate) async fn measure(&self, phase: Phase) -> Result<Measured> {
+        let database = self.database;
         match phase {
             Phase::Reference => {
                 database
@@ -304,7 +283,7 @@ impl Bench {
     }
 
     async fn reference(&self, schema: &str) -> Result<Measured> {
-        let (database, messages) = (&self.database, self.workload.messages);
+        let (database, messages) = (self.database, self.workload.messages);
         Loop::RowLocks
             .fill(database, schema, &self.workload)
             .await?;
@@ -325,7 +304,7 @@ impl Bench {
         topic: Option<&str>,
         publisher: Arc<dyn Publisher>,
     ) -> Result<Measured> {
-        let (database, workload) = (&self.database, &self.workload);
+        let (database, workload) = (self.database, &self.workload);
         let outbox = workload.enqueue(database, schema, topic).await?;
         self.drain
             .run(database, &outbox, workload.messages, publisher)
@@ -353,7 +332,7 @@ impl Bench {
                 loop {
                     let some: Vec<u32> = keys.by_ref().take(batch).collect();
                     if some.is_empty() {
-                        return Ok::<(), Box<dyn std::error::Error + Send + Sync>>(());
+                        return Ok::<(), Failure>(());
                     }
                     for wave in waves(&some, order) {
                         let messages: Vec<Message> = wave

@@ -13,6 +13,14 @@ pub(crate) struct Measured {
     pub(crate) seconds: f64,
     /// The peak of this process's resident memory during the phase.
     pub(crate) peak_memory_bytes: Option<u64>,
+    /// What the server wrote to its log meanwhile, where that was asked for.
+    pub(crate) wal_bytes_per_message: Option<f64>,
+}
+
+impl Measured {
+    pub(crate) fn peak_mib(&self) -> f64 {
+        self.peak_memory_bytes.unwrap_or_default() as f64 / 1024.0 / 1024.0
+    }
 }
 
 /// One phase's time and memory.
@@ -24,12 +32,31 @@ impl Clock {
         Self(Instant::now())
     }
 
-    pub(crate) fn stop(self, messages: u64) -> Measured {
-        let seconds = self.0.elapsed().as_secs_f64();
-        Measured {
-            messages_per_second: messages as f64 / seconds,
-            seconds,
+    /// How much it was so far, for a number of messages that is known later.
+    pub(crate) fn elapsed(&self) -> Elapsed {
+        Elapsed {
+            seconds: self.0.elapsed().as_secs_f64(),
             peak_memory_bytes: memory::peak(),
+        }
+    }
+
+    pub(crate) fn stop(self, messages: u64) -> Measured {
+        self.elapsed().of(messages)
+    }
+}
+
+pub(crate) struct Elapsed {
+    pub(crate) seconds: f64,
+    peak_memory_bytes: Option<u64>,
+}
+
+impl Elapsed {
+    pub(crate) fn of(self, messages: u64) -> Measured {
+        Measured {
+            messages_per_second: messages as f64 / self.seconds,
+            seconds: self.seconds,
+            peak_memory_bytes: self.peak_memory_bytes,
+            wal_bytes_per_message: None,
         }
     }
 }

@@ -8,8 +8,10 @@
 //! the same vacuum settings.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use outbox_core::{Headers, Message};
 use serde::Serialize;
 use sqlx::postgres::PgRow;
@@ -19,6 +21,7 @@ use uuid::Uuid;
 
 use crate::Result;
 use crate::setup::{Database, Workload};
+use crate::times::Times;
 
 const SETTINGS: &str = "SET synchronous_commit = off; \
     SET jit = off; \
@@ -35,11 +38,14 @@ const NEXT: &str = "ORDER BY position LIMIT $1 FOR UPDATE SKIP LOCKED";
 const SMALL: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a worker waits for more where more is to come.
+const POLL: Duration = Duration::from_millis(5);
+
 /// How long the lease of a row lasts; no worker here ever takes so long.
 const LEASE: &str = "interval '30 seconds'";
 
 /// One of the loops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Loop {
     /// Deleted, committed, then published; ten at a time, with a pause.
@@ -114,6 +120,34 @@ impl Loop {
         batch: usize,
         end: Option<Instant>,
     ) -> Result<u64> {
+        self.start(database, schema, workers, batch, end, None)
+            .await
+    }
+
+    /// Delivers what comes until the time is over, and says what it has.
+    pub(crate) async fn follow(
+        self,
+        database: &Database,
+        schema: &str,
+        workers: usize,
+        batch: usize,
+        end: Instant,
+        times: &Arc<Times>,
+    ) -> Result<u64> {
+        let times = Some(Arc::clone(times));
+        self.start(database, schema, workers, batch, Some(end), times)
+            .await
+    }
+
+    async fn start(
+        self,
+        database: &Database,
+        schema: &str,
+        workers: usize,
+        batch: usize,
+        end: Option<Instant>,
+        times: Option<Arc<Times>>,
+    ) -> Result<u64> {
         let mut tasks = JoinSet::new();
         for _ in 0..workers {
             let options = (*database.pool.connect_options()).clone();
@@ -123,6 +157,7 @@ impl Loop {
                 connection,
                 table: format!("{schema}.queue"),
                 batch: batch as i64,
+                times: times.clone(),
             };
             tasks.spawn(self.work(worker, end));
         }
@@ -147,10 +182,11 @@ impl Loop {
                 Self::RowLocks => worker.lock().await?,
                 Self::Lease => worker.lease().await?,
             };
-            if done == 0 {
-                break;
+            match (done, &worker.times) {
+                (0, None) => break,
+                (0, Some(_)) => tokio::time::sleep(POLL).await,
+                (some, _) => delivered += some,
             }
-            delivered += done;
         }
         Ok(delivered)
     }
@@ -160,6 +196,8 @@ struct Worker {
     connection: PgConnection,
     table: String,
     batch: i64,
+    /// Told what is published, if there is one; then the worker waits for more.
+    times: Option<Arc<Times>>,
 }
 
 /// Each takes some messages to their end, and says how many.
@@ -172,7 +210,7 @@ impl Worker {
                  RETURNING {COLUMNS}"
             ))
             .await?;
-        publish(&rows)?;
+        self.publish(&rows)?;
         Ok(rows.len() as u64)
     }
 
@@ -182,7 +220,7 @@ impl Worker {
         let rows = self
             .take(format!("SELECT {COLUMNS} FROM {} {NEXT}", self.table))
             .await?;
-        publish(&rows)?;
+        self.publish(&rows)?;
         let done = self.forget(&rows).await?;
         self.run("COMMIT").await?;
         Ok(done)
@@ -199,7 +237,7 @@ impl Worker {
                  RETURNING {COLUMNS}"
             ))
             .await?;
-        publish(&rows)?;
+        self.publish(&rows)?;
         self.forget(&rows).await
     }
 
@@ -226,20 +264,27 @@ impl Worker {
         Ok(deleted.rows_affected())
     }
 
+    /// The null publisher: made, and forgotten.
+    fn publish(&self, rows: &[PgRow]) -> Result<()> {
+        let mut ids = Vec::new();
+        for row in rows {
+            let message = black_box(decode(row)?);
+            if self.times.is_some() {
+                ids.push(message.id());
+            }
+        }
+        if let Some(times) = &self.times {
+            times.acknowledged(ids);
+        }
+        Ok(())
+    }
+
     async fn run(&mut self, statement: &'static str) -> Result<()> {
         sqlx::raw_sql(statement)
             .execute(&mut self.connection)
             .await?;
         Ok(())
     }
-}
-
-/// The null publisher: made, and forgotten.
-fn publish(rows: &[PgRow]) -> Result<()> {
-    for row in rows {
-        black_box(decode(row)?);
-    }
-    Ok(())
 }
 
 fn decode(row: &PgRow) -> Result<Message> {

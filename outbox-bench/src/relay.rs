@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::Result;
 use crate::measure::{Clock, Measured, none_left};
-use crate::setup::{Database, Workload};
+use crate::setup::{Database, Shape, Workload};
 
 /// A phase that takes longer than this has lost something.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -31,12 +31,9 @@ pub(crate) struct Backlog {
     /// How many messages wait.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
-    /// The size of a payload, in bytes.
-    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    bytes: u32,
-    /// How many keys the messages are spread over.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    keys: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    shape: Shape,
     /// Workers of the relay and of what it is compared with.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
@@ -47,7 +44,7 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     pub(crate) fn workload(&self) -> Workload {
-        Workload::new(self.messages.into(), self.keys, self.bytes as usize)
+        self.shape.workload(self.messages.into())
     }
 
     pub(crate) fn drain(&self, order: Order) -> Drain {
@@ -63,8 +60,8 @@ impl fmt::Display for Backlog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} messages of {} bytes, {} keys, {} workers, batch {}",
-            self.messages, self.bytes, self.keys, self.workers, self.batch
+            "{} {}, {} workers, batch {}",
+            self.messages, self.shape, self.workers, self.batch
         )
     }
 }
@@ -86,36 +83,71 @@ impl Drain {
         messages: u64,
         publisher: Arc<dyn Publisher>,
     ) -> Result<Measured> {
-        let left = Arc::new(Countdown {
-            left: AtomicU64::new(messages),
-            done: Notify::new(),
-        });
+        let (measured, left) = self
+            .run_for(PATIENCE, database, outbox, messages, publisher)
+            .await?;
+        none_left(left)?;
+        Ok(measured)
+    }
+
+    /// Delivers for so long, or all of an outbox that holds so many messages; what was measured, and
+    /// how many messages are left.
+    pub(crate) async fn run_for(
+        self,
+        limit: Duration,
+        database: &Database,
+        outbox: &Outbox,
+        messages: u64,
+        publisher: Arc<dyn Publisher>,
+    ) -> Result<(Measured, u64)> {
+        let countdown = Countdown::from(messages);
         let publisher = Counted {
             publisher,
-            countdown: Arc::clone(&left),
+            countdown: Arc::clone(&countdown),
         };
-        let relay = Relay::builder(outbox.store(&database.pool), publisher)
+        let relay = self.relay(database, outbox, publisher)?;
+        let before = database.wal().await?;
+        let clock = Clock::start();
+        relay.run_until(countdown.wait(limit)).await;
+        let time = clock.elapsed();
+        let mut left = 0;
+        for table in ["message", "parked", "dead"] {
+            left += database
+                .count(&format!("{}.{table}", outbox.schema()))
+                .await?;
+        }
+        let delivered = messages.saturating_sub(left);
+        let mut measured = time.of(delivered);
+        if delivered > 0 {
+            let wal = database.wal().await? - before;
+            measured.wal_bytes_per_message = Some(wal / delivered as f64);
+        }
+        Ok((measured, left))
+    }
+
+    /// A relay that goes about it so.
+    pub(crate) fn relay(
+        self,
+        database: &Database,
+        outbox: &Outbox,
+        publisher: impl Publisher,
+    ) -> Result<Relay> {
+        Ok(Relay::builder(outbox.store(&database.pool), publisher)
             .workers(self.workers)
             .batch_messages(self.batch)
             .order(match self.order {
                 Order::PerKey => OrderMode::PerKey,
                 Order::PerKeyPipelined => OrderMode::PerKeyPipelined,
             })
-            .build()?;
-        let clock = Clock::start();
-        relay
-            .run_until(async {
-                // What was not published by then is found in the table.
-                let _ = tokio::time::timeout(PATIENCE, left.done.notified()).await;
-            })
-            .await;
-        let measured = clock.stop(messages);
-        for table in ["message", "parked", "dead"] {
-            let table = format!("{}.{table}", outbox.schema());
-            none_left(database.count(&table).await?)?;
-        }
-        Ok(measured)
+            .build()?)
     }
+}
+
+/// Creates an outbox in a schema.
+pub(crate) async fn new_outbox(database: &Database, schema: &str) -> Result<Outbox> {
+    let outbox = Outbox::in_schema(schema)?;
+    outbox.migrate(&database.pool).await?;
+    Ok(outbox)
 }
 
 /// Has a relay run for as long as the work takes.
@@ -144,20 +176,39 @@ struct Counted {
     countdown: Arc<Countdown>,
 }
 
-struct Countdown {
+/// How many messages are still to be published.
+pub(crate) struct Countdown {
     left: AtomicU64,
     done: Notify,
+}
+
+impl Countdown {
+    pub(crate) fn from(messages: u64) -> Arc<Self> {
+        Arc::new(Self {
+            left: AtomicU64::new(messages),
+            done: Notify::new(),
+        })
+    }
+
+    pub(crate) fn published(&self, some: u64) {
+        let before = self.left.fetch_sub(some, Ordering::Relaxed);
+        if before <= some {
+            self.done.notify_one();
+        }
+    }
+
+    /// Until all are, at most so long.
+    pub(crate) async fn wait(&self, limit: Duration) {
+        // What was not published by then is found in the table.
+        let _ = tokio::time::timeout(limit, self.done.notified()).await;
+    }
 }
 
 #[async_trait]
 impl Publisher for Counted {
     async fn publish(&self, batch: &[Delivery<'_>]) {
         self.publisher.publish(batch).await;
-        let some = batch.len() as u64;
-        let before = self.countdown.left.fetch_sub(some, Ordering::Relaxed);
-        if before <= some {
-            self.countdown.done.notify_one();
-        }
+        self.countdown.published(batch.len() as u64);
     }
 
     fn chains_keys(&self) -> bool {

@@ -1,16 +1,20 @@
 //! What scenarios share: the database, a schema for each measurement, and the messages.
 
 use std::env;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
 use outbox_core::Message;
 use outbox_postgres::Outbox;
+use serde::Serialize;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 use uuid::Uuid;
 
 use crate::Result;
+use crate::relay::new_outbox;
 
 const POSTGRES: &str = "postgres://outbox:outbox@127.0.0.1:25415/outbox";
 
@@ -18,23 +22,43 @@ const POSTGRES: &str = "postgres://outbox:outbox@127.0.0.1:25415/outbox";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many messages one transaction enqueues while a table is filled.
-const FILL: usize = 50_000;
+const FILL: usize = 10_000;
 
 /// Where all messages go unless a broker is measured.
 const TOPIC: &str = "bench";
 
-/// Postgres.
+/// A database of Postgres.
 pub(crate) struct Database {
     pub(crate) pool: PgPool,
 }
 
+/// That which the environment names, or that of `scripts/services`.
+pub(crate) fn server() -> Result<PgConnectOptions> {
+    let url = env::var("OUTBOX_TEST_POSTGRES_URL").unwrap_or(POSTGRES.to_owned());
+    Ok(url.parse()?)
+}
+
 impl Database {
-    /// That which the environment names, or that of `scripts/services`.
-    pub(crate) fn new() -> Result<Self> {
-        let url = env::var("OUTBOX_TEST_POSTGRES_URL").unwrap_or(POSTGRES.to_owned());
-        Ok(Self {
-            pool: PgPool::connect_lazy(&url)?,
-        })
+    pub(crate) fn at(options: PgConnectOptions) -> Self {
+        Self {
+            pool: PgPool::connect_lazy_with(options),
+        }
+    }
+
+    /// Lends a database of its own, which is removed afterwards. An old transaction in a database keeps
+    /// all that is deleted there: those of others would spoil what is measured, and those of a
+    /// scenario would spoil the work of others.
+    pub(crate) async fn lend<T>(work: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
+        let (name, server) = (unique(), server()?);
+        let keeper = Self::at(server.clone());
+        keeper.execute(format!("CREATE DATABASE {name}")).await?;
+        let database = Self::at(server.database(&name));
+        let done = work(&database).await;
+        database.pool.close().await;
+        let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+        let dropped = keeper.execute(drop).await;
+        let done = done?;
+        dropped.map(|()| done)
     }
 
     /// A connection of its own.
@@ -53,8 +77,9 @@ impl Database {
             "SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schema} CASCADE; \
              RESET client_min_messages"
         );
-        self.execute(drop).await?;
-        done
+        let dropped = self.execute(drop).await;
+        let done = done?;
+        dropped.map(|()| done)
     }
 
     /// Statements without parameters.
@@ -63,6 +88,12 @@ impl Database {
             .execute(&self.pool)
             .await?;
         Ok(())
+    }
+
+    /// How many bytes of write-ahead log the server has written, for whomever.
+    pub(crate) async fn wal(&self) -> Result<f64> {
+        let bytes = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8";
+        Ok(sqlx::query(bytes).fetch_one(&self.pool).await?.try_get(0)?)
     }
 
     /// How many rows a table has.
@@ -79,6 +110,29 @@ impl Database {
 /// A name that no other run uses.
 pub(crate) fn unique() -> String {
     format!("bench_{}", Uuid::now_v7().simple())
+}
+
+/// What messages look like.
+#[derive(Clone, Copy, clap::Args, Serialize)]
+pub(crate) struct Shape {
+    /// The size of a payload, in bytes.
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    bytes: u32,
+    /// How many keys the messages are spread over.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+}
+
+impl Shape {
+    pub(crate) fn workload(self, messages: u64) -> Workload {
+        Workload::new(messages, self.keys, self.bytes as usize)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "messages of {} bytes, {} keys", self.bytes, self.keys)
+    }
 }
 
 /// The messages of a run: the same keys in the same order wherever they are made.
@@ -121,8 +175,7 @@ impl Workload {
         schema: &str,
         topic: Option<&str>,
     ) -> Result<Outbox> {
-        let outbox = Outbox::in_schema(schema)?;
-        outbox.migrate(&database.pool).await?;
+        let outbox = new_outbox(database, schema).await?;
         self.fill(database, schema, "message", topic.unwrap_or(TOPIC))
             .await?;
         Ok(outbox)
@@ -157,6 +210,6 @@ impl Workload {
     }
 }
 
-fn key_name(key: u32) -> String {
+pub(crate) fn key_name(key: u32) -> String {
     format!("key-{key}")
 }
