@@ -6,7 +6,7 @@
 //! | key | header `outbox-key`, text; absent = no header, empty = empty |
 //! | payload | body; absent = empty body and header `outbox-tombstone`, the boolean true |
 //! | message id | property `message_id`, hyphenated lowercase hexadecimal text |
-//! | headers | headers, text (AMQP's long string) |
+//! | headers | headers, text (AMQP's long string); `content-type` also the property of that name, where it fits |
 //! | – | property `delivery_mode` 2, persistent |
 //!
 //! Consumers in any language read this, so a change here is a change of the wire contract.
@@ -25,6 +25,9 @@ pub const KEY_HEADER: &str = "outbox-key";
 
 /// The header, a boolean, that tells an absent payload from an empty one.
 pub const TOMBSTONE_HEADER: &str = "outbox-tombstone";
+
+/// The header that is a property of AMQP too.
+pub const CONTENT_TYPE_HEADER: &str = "content-type";
 
 /// The longest exchange name, routing key and header name, in bytes: AMQP's short string.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -122,7 +125,14 @@ pub(crate) fn encode(
         );
     }
 
+    // It stays a header too; what does not fit a property is only that.
+    let content_type = message.headers().get(CONTENT_TYPE_HEADER);
+    let content_type = content_type.and_then(|text| ShortString::try_new(text).ok());
+
     let headers_size = FRAME_BYTES
+        + content_type
+            .as_ref()
+            .map_or(0, |text| 1 + text.as_str().len())
         + message.headers().size()
         + message.headers().len() * ENTRY_BYTES
         + message
@@ -139,14 +149,19 @@ pub(crate) fn encode(
         )));
     }
 
+    let mut properties = BasicProperties::default()
+        .with_message_id(short("message id", message.id().hyphenated().to_string())?)
+        .with_delivery_mode(2)
+        .with_headers(FieldTable::from(table));
+    if let Some(content_type) = content_type {
+        properties = properties.with_content_type(content_type);
+    }
+
     Ok(Record {
         exchange: short("topic", exchange)?,
         // A topic has as many bytes at most as a routing key, so only a key can be too long.
         routing_key: short("key, which is the routing key,", routing_key)?,
-        properties: BasicProperties::default()
-            .with_message_id(short("message id", message.id().hyphenated().to_string())?)
-            .with_delivery_mode(2)
-            .with_headers(FieldTable::from(table)),
+        properties,
         body,
         headers_size,
     })
@@ -232,6 +247,20 @@ mod tests {
             headers(&record),
             [("outbox-key", &text("42")), ("trace", &text("abc"))]
         );
+    }
+
+    #[test]
+    fn a_content_type_is_a_property_too() {
+        let fits = "application/cloudevents+json; charset=UTF-8";
+        let too_long = "x".repeat(MAX_NAME_BYTES + 1);
+        for (content_type, property) in [(fits, Some(fits.into())), (&too_long, None)] {
+            let message = Message::to("t").header("content-type", content_type);
+            let record = encoded(&message.bytes("x").unwrap());
+            assert_eq!(record.properties.content_type(), &property);
+            assert_eq!(headers(&record), [("content-type", &text(content_type))]);
+        }
+        let none = encoded(&Message::to("t").bytes("x").unwrap());
+        assert_eq!(none.properties.content_type(), &None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod publisher;
 pub use config::{
     AmqpConfig, CONFIRM_TIMEOUT, CONNECT_TIMEOUT, InvalidConfig, MAX_TIMEOUT, Routing,
 };
-pub use encode::{KEY_HEADER, MAX_NAME_BYTES, TOMBSTONE_HEADER};
+pub use encode::{CONTENT_TYPE_HEADER, KEY_HEADER, MAX_NAME_BYTES, TOMBSTONE_HEADER};
 pub use publisher::AmqpPublisher;
 
 /// The client's own way to authenticate other than by what the URI says, such as OAuth 2.

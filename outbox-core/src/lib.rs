@@ -10,10 +10,12 @@
 //!
 //! Where to read next: [`Message`] for what travels, [`Store`] and [`Publisher`] for the contracts
 //! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives,
-//! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide.
+//! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide, [`Event`] for typed messages, [`testing`] for tests of applications.
 
 pub mod admin;
 mod chain;
+pub mod cloudevents;
+mod event;
 pub mod memory;
 mod message;
 mod order;
@@ -23,10 +25,12 @@ mod relay;
 mod retry;
 mod router;
 mod store;
+pub mod testing;
 #[cfg(feature = "otel")]
 mod trace;
 
 pub use chain::StoppedKeys;
+pub use event::{Event, SCHEMA_VERSION_HEADER};
 pub use message::{
     Headers, InvalidMessage, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_KEY_BYTES,
     MAX_PAYLOAD_BYTES, MAX_TOPIC_BYTES, Message, MessageBuilder, RESERVED_HEADER_PREFIX,

@@ -170,7 +170,7 @@ impl Message {
 #[derive(Clone, Debug)]
 #[must_use = "a message is made by `json`, `bytes` or `tombstone`"]
 pub struct MessageBuilder {
-    id: Option<Uuid>,
+    pub(crate) id: Option<Uuid>,
     topic: String,
     key: Option<String>,
     headers: Result<Headers, InvalidMessage>,
@@ -425,12 +425,35 @@ pub enum InvalidMessage {
         /// The header's name.
         name: String,
     },
+    /// A value cannot be encoded as its type says, from [`InvalidMessage::encoding`].
+    #[error("payload cannot be encoded: {reason}")]
+    Encoding {
+        /// What the encoding says.
+        reason: String,
+    },
+    /// An attribute that an event of CloudEvents cannot have.
+    #[error("attribute {attribute:?} {reason}")]
+    CloudEvent {
+        /// Its name.
+        attribute: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The payload cannot be written as JSON.
     #[error("payload is not JSON: {reason}")]
     Json {
         /// What serde says.
         reason: String,
     },
+}
+
+impl InvalidMessage {
+    /// For an encoding of one's own that fails ([`Event::encode`](crate::Event::encode)).
+    pub fn encoding(reason: impl std::fmt::Display) -> Self {
+        Self::Encoding {
+            reason: reason.to_string(),
+        }
+    }
 }
 
 fn check_text(field: &'static str, text: &str, limit: usize) -> Result<(), InvalidMessage> {

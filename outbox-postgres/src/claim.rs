@@ -602,7 +602,7 @@ impl Claim for PostgresClaim {
 
 /// A message from its columns, or what is wrong with them: a row that this version cannot read must
 /// not stop those behind it.
-fn decode(row: &PgRow, column: usize) -> Result<Message, String> {
+pub(crate) fn decode(row: &PgRow, column: usize) -> Result<Message, String> {
     let parts = || -> Result<_, sqlx::Error> {
         Ok((
             row.try_get::<Uuid, _>(column)?,

@@ -16,6 +16,7 @@
 mod admin;
 mod claim;
 mod enqueue;
+mod enqueued;
 mod grants;
 mod knowledge;
 mod migrate;

@@ -4,6 +4,7 @@
 
 mod support;
 
+use outbox_core::testing::assert_enqueued;
 use outbox_core::{Message, Uuid};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use support::{Fixture, database_message, on_each_server};
@@ -20,6 +21,7 @@ on_each_server!(with_outbox:
     content_arrives_byte_for_byte,
     one_statement_is_prepared_or_none,
     two_outboxes_do_not_disturb_each_other,
+    a_transaction_shows_what_it_has_enqueued,
 );
 
 fn message(text: &str) -> Message {
@@ -274,4 +276,58 @@ async fn two_outboxes_do_not_disturb_each_other(f: Fixture) {
         (vec!["here".to_owned()], vec!["there".to_owned()])
     );
     f.outbox.migrate(&f.pool).await.unwrap();
+}
+
+/// Of other transactions it shows nothing, whether they are open or have committed, and of its savepoints what
+/// is left.
+async fn a_transaction_shows_what_it_has_enqueued(f: Fixture) {
+    let mut other = f.pool.begin().await.unwrap();
+    f.outbox
+        .enqueue(&mut other, &message("committed"))
+        .await
+        .unwrap();
+    other.commit().await.unwrap();
+    let mut other = f.pool.begin().await.unwrap();
+    f.outbox
+        .enqueue(&mut other, &message("open"))
+        .await
+        .unwrap();
+
+    let mut tx = f.pool.begin().await.unwrap();
+    assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &[]);
+    let whole = Message::to("t")
+        .key("")
+        .header("a", "b\n\"")
+        .bytes(vec![0, 255])
+        .unwrap();
+    f.outbox.enqueue(&mut tx, &whole).await.unwrap();
+    let mut savepoint = tx.begin().await.unwrap();
+    f.outbox
+        .enqueue(&mut savepoint, &message("undone"))
+        .await
+        .unwrap();
+    savepoint.rollback().await.unwrap();
+    let mut savepoint = tx.begin().await.unwrap();
+    f.outbox
+        .enqueue_all(&mut savepoint, &messages(2))
+        .await
+        .unwrap();
+    assert_enqueued(
+        &f.outbox.enqueued(&mut savepoint).await.unwrap(),
+        &[whole.clone(), message("0"), message("1")],
+    );
+    savepoint.commit().await.unwrap();
+    sqlx::query(f.sql("SELECT {schema}.enqueue('in.sql', NULL)"))
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    let enqueued = f.outbox.enqueued(&mut tx).await.unwrap();
+    let in_sql = Message::to("in.sql").tombstone().unwrap();
+    assert_enqueued(
+        &enqueued,
+        &[whole.clone(), message("0"), message("1"), in_sql],
+    );
+    assert_eq!(enqueued[0], whole, "its id too");
+    tx.rollback().await.unwrap();
+    other.rollback().await.unwrap();
 }

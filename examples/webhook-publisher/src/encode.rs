@@ -7,6 +7,7 @@
 //! | topic | `outbox-topic` |
 //! | key | `outbox-key`; absent = no such header, empty = an empty one |
 //! | header | `outbox-header-` and its name |
+//! | headers of an event of CloudEvents | also by their own names, as in its HTTP binding |
 //!
 //! HTTP takes little in a header: no control character, no text that all servers read alike beyond
 //! ASCII, no space at the end, and in a name no difference between `a` and `A`. So whatever HTTP might
@@ -66,9 +67,26 @@ pub(crate) fn encode(url: &Uri, message: &Message) -> Result<Request<Full<Bytes>
             .map_err(|error| rejected(format_args!("header {name:?}"), &error))?;
         request = request.header(field, value(text));
     }
+    for (name, text) in event_headers(message) {
+        request = request.header(name, text);
+    }
     request
         .body(Full::new(message.payload().cloned().unwrap_or_default()))
         .map_err(|error| rejected("the message", &error))
+}
+
+/// What makes the request an event for receivers that know CloudEvents and not the outbox: in binary mode its
+/// attributes, which are encoded for HTTP already, and in both modes the content type.
+fn event_headers(message: &Message) -> impl Iterator<Item = (&str, &str)> {
+    let headers = message.headers();
+    let is_structured = headers
+        .get("content-type")
+        .is_some_and(|it| it.starts_with("application/cloudevents"));
+    let is_event = is_structured || headers.get("ce-specversion").is_some();
+    let of_event = move |(name, _): &(&str, &str)| {
+        is_event && (*name == "content-type" || name.starts_with("ce-"))
+    };
+    headers.iter().filter(of_event)
 }
 
 fn value(text: &str) -> String {
@@ -82,6 +100,7 @@ fn rejected(what: impl fmt::Display, error: &dyn fmt::Display) -> PublishError {
 #[cfg(test)]
 mod tests {
     use outbox_core::Uuid;
+    use outbox_core::cloudevents::{Binding, CloudEvent};
 
     use super::*;
 
@@ -122,6 +141,32 @@ mod tests {
                 ),
             ])
         );
+    }
+
+    #[test]
+    fn an_event_is_one_for_whoever_knows_cloudevents() {
+        let event = || CloudEvent::new("/orders", "order.placed").subject("7 €");
+        let sent = |message: Message| {
+            let mut sent = headers(&message);
+            sent.retain(|(name, _)| !name.starts_with("outbox-"));
+            sent
+        };
+        let binary = event().text("text/plain", "seven");
+        let binary = binary.binary(Binding::Http, Message::to("t").id(ID).header("a", "b"));
+        assert_eq!(
+            sent(binary.unwrap()),
+            pairs(&[
+                ("ce-id", "0192e4a0-0000-7000-8000-00abcdef0123"),
+                ("ce-source", "/orders"),
+                ("ce-specversion", "1.0"),
+                ("ce-subject", "7%20%E2%82%AC"),
+                ("ce-type", "order.placed"),
+                ("content-type", "text/plain"),
+            ])
+        );
+        let structured = event().structured(Message::to("t")).unwrap();
+        let content_type = "application/cloudevents+json; charset=UTF-8";
+        assert_eq!(sent(structured), pairs(&[("content-type", content_type)]));
     }
 
     #[test]

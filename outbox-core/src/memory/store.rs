@@ -212,6 +212,12 @@ impl MemoryTransaction {
         self.messages.push((state.drawn, message.clone()));
     }
 
+    /// What it has enqueued so far, in order: for [`assert_enqueued`](crate::testing::assert_enqueued).
+    pub fn enqueued(&self) -> Vec<Message> {
+        let messages = self.messages.iter();
+        messages.map(|(_, message)| message.clone()).collect()
+    }
+
     /// Makes the messages visible, all at once.
     pub fn commit(self) {
         let mut state = self.store.lock();
