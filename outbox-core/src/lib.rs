@@ -10,12 +10,14 @@
 //!
 //! Where to read next: [`Message`] for what travels, [`Store`] and [`Publisher`] for the contracts
 //! that adapters keep, [`Relay`] for running it, [`OrderMode`] for what order costs and gives,
-//! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide, [`Event`] for typed messages, [`testing`] for tests of applications.
+//! [`Router`] for several brokers behind one relay, [`admin`] for what people see and decide, [`inbox`] for
+//! consumers, [`Event`] for typed messages, [`testing`] for tests of applications.
 
 pub mod admin;
 mod chain;
 pub mod cloudevents;
 mod event;
+pub mod inbox;
 pub mod memory;
 mod message;
 mod order;

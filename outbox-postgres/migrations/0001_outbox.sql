@@ -246,6 +246,39 @@ CREATE TABLE {schema}.paused (
     paused_by text NOT NULL
 );
 
+-- What consumers have processed. A row is written in the transaction of the work that it speaks of, never
+-- changed, and deleted when it is old. So the key orders by id within a consumer, and a second index by
+-- time: an application may give ids of its own, which say nothing of time.
+CREATE TABLE {schema}.inbox (
+    consumer text COLLATE "C" NOT NULL,
+    message_id uuid NOT NULL,
+    processed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT inbox_consumer_1_to_255_bytes CHECK (octet_length(consumer) BETWEEN 1 AND 255),
+    PRIMARY KEY (consumer, message_id)
+) WITH (
+    -- Truncating takes a lock that makes consumers wait, and the space is used again soon.
+    vacuum_truncate = off
+);
+CREATE INDEX inbox_by_time ON {schema}.inbox (processed_at);
+
+-- For consumers in any language, in the transaction that does the work: whether this consumer meets the
+-- message for the first time, which is remembered from then on. Where another transaction has just written
+-- the same, this waits for its end.
+CREATE FUNCTION {schema}.first_time(consumer text, message_id uuid) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF first_time.consumer IS NULL OR first_time.consumer = '' THEN
+        RAISE EXCEPTION 'consumer name is empty' USING ERRCODE = 'check_violation';
+    ELSIF octet_length(first_time.consumer) > 255 THEN
+        RAISE EXCEPTION 'consumer name has % bytes, the limit is 255', octet_length(first_time.consumer)
+            USING ERRCODE = 'check_violation';
+    END IF;
+    INSERT INTO {schema}.inbox (consumer, message_id)
+    VALUES (first_time.consumer, first_time.message_id) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END
+$$;
+
 -- For applications in any language: a message as from the Rust functions, with the same limits and
 -- errors. Gives back the message id.
 CREATE FUNCTION {schema}.enqueue(
@@ -296,6 +329,7 @@ REVOKE ALL ON FUNCTION
     {schema}.place_message(),
     {schema}.wake_relay(),
     {schema}.say_blocked(),
+    {schema}.first_time(text, uuid),
     {schema}.enqueue(text, bytea, text, jsonb, uuid),
     {schema}.enqueue_json(text, json, text, jsonb, uuid)
 FROM PUBLIC;

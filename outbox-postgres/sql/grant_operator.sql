@@ -7,3 +7,4 @@ GRANT INSERT ON {schema}.parked TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT DELETE ON {schema}.dead TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.paused TO {role};
+GRANT DELETE ON {schema}.inbox TO {role};

@@ -149,7 +149,7 @@ fn like(topic: &TopicPattern) -> String {
 }
 
 /// Of what SQL has no unsigned type for, and is never below zero.
-fn unsigned(number: i64) -> u64 {
+pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
@@ -162,7 +162,7 @@ fn micros(number: i64) -> Duration {
 }
 
 /// For Postgres, which knows no time that is longer ago than that.
-fn to_micros(time: Duration) -> i64 {
+pub(crate) fn to_micros(time: Duration) -> i64 {
     const FIVE_THOUSAND_YEARS: i64 = 5_000 * 365 * 24 * 3_600 * 1_000_000;
     i64::try_from(time.as_micros())
         .unwrap_or(i64::MAX)

@@ -153,16 +153,16 @@ fn statement_len(messages: &[Message]) -> usize {
 /// Whether the caller's statements so far are part of a transaction, which one of ours would then end.
 ///
 /// Where sqlx began none the server is asked, since an application may have sent `BEGIN` by hand.
-async fn in_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+pub(crate) async fn in_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     if conn.is_in_transaction() {
         return Ok(true);
     }
-    match sqlx::raw_sql("SAVEPOINT outbox_enqueue")
+    match sqlx::raw_sql("SAVEPOINT outbox_question")
         .execute(&mut *conn)
         .await
     {
         Ok(_) => {
-            sqlx::raw_sql("RELEASE SAVEPOINT outbox_enqueue")
+            sqlx::raw_sql("RELEASE SAVEPOINT outbox_question")
                 .execute(conn)
                 .await?;
             Ok(true)

@@ -1,4 +1,4 @@
-//! Who may do what: the rights of producers, relays and operators, as SQL for an administrator.
+//! Who may do what: the rights of producers, relays, consumers and operators, as SQL for an administrator.
 
 use crate::Outbox;
 
@@ -9,7 +9,10 @@ pub enum Access {
     Producer,
     /// Claims and settles. It can enqueue nothing and change no message.
     Relay,
-    /// Reads everything, decides about what is stuck, and pauses topics.
+    /// Asks the inbox and remembers in it, and forgets what is old. It can change nothing there, nor choose
+    /// a time, and sees no message.
+    Consumer,
+    /// Reads everything, decides about what is stuck, pauses topics, and forgets what is old in the inbox.
     Operator,
 }
 
@@ -23,6 +26,7 @@ impl Outbox {
         let rights = match access {
             Access::Producer => include_str!("../sql/grant_producer.sql"),
             Access::Relay => include_str!("../sql/grant_relay.sql"),
+            Access::Consumer => include_str!("../sql/grant_consumer.sql"),
             Access::Operator => include_str!("../sql/grant_operator.sql"),
         };
         // The name is put in last, so that nothing in it is taken for a placeholder.

@@ -9,7 +9,9 @@
 //!
 //! A relay runs on [`Outbox::store`], which gives a [`PostgresStore`].
 //!
-//! Where to read next: [`Outbox`] for producers; `scan.rs` and `claim.rs` for how messages are found
+//! A consumer remembers in the [`Inbox`], in the transaction of its work, which messages it has processed.
+//!
+//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `scan.rs` and `claim.rs` for how messages are found
 //! and held; `README.md` of this crate for other languages, rights,
 //! poolers and two-phase commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
 
@@ -18,6 +20,7 @@ mod claim;
 mod enqueue;
 mod enqueued;
 mod grants;
+mod inbox;
 mod knowledge;
 mod migrate;
 mod outbox;
@@ -34,6 +37,7 @@ mod wake;
 
 pub use admin::{Counts, DeadSteps, KeySteps};
 pub use grants::Access;
+pub use inbox::Inbox;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use schema::{InvalidSchema, MAX_SCHEMA_BYTES};

@@ -4,9 +4,11 @@
 
 mod support;
 
-use outbox_core::Message;
+use std::time::Duration;
+
 use outbox_core::admin::{DeadFilter, KeyFilter};
-use outbox_postgres::Access;
+use outbox_core::{Message, Uuid};
+use outbox_postgres::{Access, Inbox};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use support::{Fixture, database_message, on_each_server};
@@ -14,6 +16,7 @@ use support::{Fixture, database_message, on_each_server};
 on_each_server!(with_outbox:
     a_producer_enqueues_and_nothing_else,
     a_relay_settles_and_nothing_else,
+    a_consumer_remembers_and_forgets_and_nothing_else,
     an_operator_decides_and_nothing_else,
     the_schema_alone_gives_nothing,
     a_role_may_have_any_name,
@@ -90,6 +93,9 @@ const OWNERS: &[&str] = &[
     "UPDATE {schema}.lane SET lane = 1",
     "UPDATE {schema}.dead SET error = ''",
     "UPDATE {schema}.parked SET topic = 'x'",
+    "UPDATE {schema}.inbox SET processed_at = now()",
+    "INSERT INTO {schema}.inbox VALUES ('c', gen_random_uuid(), 'epoch')",
+    "TRUNCATE {schema}.inbox",
     "INSERT INTO {schema}.migration VALUES (9, 'x', '', 9)",
     "CREATE TABLE {schema}.x ()",
     "CREATE TEMPORARY TABLE x (LIKE {schema}.message);
@@ -136,6 +142,8 @@ async fn a_producer_enqueues_and_nothing_else(f: Fixture) {
              VALUES (1, 1, gen_random_uuid(), 't', now())",
             "SELECT lane FROM {schema}.lane FOR UPDATE",
             "SELECT last_value FROM {schema}.message_position",
+            "SELECT {schema}.first_time('c', gen_random_uuid())",
+            "DELETE FROM {schema}.inbox",
         ],
     )
     .await;
@@ -182,6 +190,35 @@ async fn a_relay_settles_and_nothing_else(f: Fixture) {
             "SELECT {schema}.enqueue('t', NULL)",
             "INSERT INTO {schema}.message (topic) VALUES ('t')",
             "DELETE FROM {schema}.dead",
+            "SELECT {schema}.first_time('c', gen_random_uuid())",
+            "DELETE FROM {schema}.inbox",
+        ],
+    )
+    .await;
+}
+
+async fn a_consumer_remembers_and_forgets_and_nothing_else(f: Fixture) {
+    let role = Role::with(&f, Access::Consumer).await;
+    let inbox = Inbox::in_schema(f.outbox.schema()).unwrap();
+    inbox.migrate(&role.pool).await.unwrap();
+    let id = Uuid::now_v7();
+    let handler = async |_: &mut sqlx::PgConnection| Ok::<(), sqlx::Error>(());
+    for first in [true, false] {
+        let done = inbox.once(&role.pool, "c", id, handler).await.unwrap();
+        assert_eq!(done.is_some(), first);
+    }
+    role.is_allowed(&f, &["SELECT {schema}.first_time('c', gen_random_uuid())"])
+        .await;
+    assert_eq!(inbox.forget(&role.pool, Duration::ZERO).await.unwrap(), 2);
+    role.is_denied(&f, OWNERS).await;
+    role.is_denied(
+        &f,
+        &[
+            "SELECT {schema}.enqueue('t', NULL)",
+            "INSERT INTO {schema}.message (topic) VALUES ('t')",
+            "SELECT count(*) FROM {schema}.message",
+            "SELECT count(*) FROM {schema}.dead",
+            "SELECT lane FROM {schema}.lane FOR UPDATE",
         ],
     )
     .await;
@@ -224,6 +261,8 @@ async fn an_operator_decides_and_nothing_else(f: Fixture) {
     assert!(f.outbox.gauges(&role.pool).await.unwrap().complete);
     let counts = f.outbox.counts(&role.pool).await.unwrap();
     assert_eq!((counts.parked, counts.dead), (1, 0));
+    let inbox = Inbox::in_schema(f.outbox.schema()).unwrap();
+    assert_eq!(inbox.forget(&role.pool, Duration::ZERO).await.unwrap(), 0);
     role.is_denied(&f, OWNERS).await;
     role.is_denied(
         &f,
@@ -251,6 +290,8 @@ async fn the_schema_alone_gives_nothing(f: Fixture) {
             "SELECT {schema}.enqueue('t', NULL)",
             "SELECT {schema}.enqueue_json('t', NULL)",
             "SELECT {schema}.new_message_id()",
+            "SELECT {schema}.first_time('c', NULL)",
+            "SELECT count(*) FROM {schema}.inbox",
             "SELECT count(*) FROM {schema}.message",
             "SELECT version FROM {schema}.migration",
         ],
@@ -273,7 +314,12 @@ async fn a_role_may_have_any_name(f: Fixture) {
         .await
         .unwrap();
     let mut answers = Vec::new();
-    for access in [Access::Producer, Access::Relay, Access::Operator] {
+    for access in [
+        Access::Producer,
+        Access::Relay,
+        Access::Consumer,
+        Access::Operator,
+    ] {
         let grants = sqlx::AssertSqlSafe(f.outbox.grants_sql(access, &name));
         answers.push(sqlx::raw_sql(grants).execute(&f.pool).await);
     }

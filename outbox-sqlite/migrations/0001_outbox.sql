@@ -79,3 +79,13 @@ CREATE TABLE {prefix}paused (
     paused_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
     paused_by TEXT NOT NULL
 ) STRICT;
+
+-- What consumers have processed. A row is written in the transaction of the work that it speaks of, never
+-- changed, and deleted when it is old.
+CREATE TABLE {prefix}inbox (
+    consumer TEXT NOT NULL CHECK (octet_length(consumer) BETWEEN 1 AND 255),
+    message_id BLOB NOT NULL CHECK (octet_length(message_id) = 16),
+    processed_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    PRIMARY KEY (consumer, message_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX {prefix}inbox_by_time ON {prefix}inbox (processed_at);

@@ -83,7 +83,7 @@ fn millis(number: i64) -> Duration {
 }
 
 /// So that sums of it and a time stay a number of SQLite.
-fn to_millis(time: Duration) -> i64 {
+pub(crate) fn to_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis())
         .unwrap_or(i64::MAX)
         .min(i64::MAX / 2)

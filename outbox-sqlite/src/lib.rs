@@ -32,13 +32,16 @@
 //! It does not let several relays share the work, and it takes no messages from other languages: the line
 //! of a message (`line.rs`) is computed here. Both are what `outbox-postgres` is for.
 //!
-//! Where to read next: [`Outbox`] for producers; `claim.rs` and `settle.rs` for how messages are found,
+//! A consumer remembers in the [`Inbox`], in the transaction of its work, which messages it has processed.
+//!
+//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `claim.rs` and `settle.rs` for how messages are found,
 //! held and recorded; `lock.rs` for how a second relay is kept out; `migrations/0001_outbox.sql` for the
 //! tables.
 
 mod admin;
 mod claim;
 mod enqueue;
+mod inbox;
 mod lanes;
 mod line;
 mod lock;
@@ -51,6 +54,7 @@ mod store;
 mod wake;
 
 pub use admin::{Counts, DeadSteps, KeySteps};
+pub use inbox::Inbox;
 pub use migrate::MigrateError;
 pub use outbox::Outbox;
 pub use prefix::{InvalidPrefix, MAX_PREFIX_BYTES};
