@@ -23,7 +23,10 @@
 //! | to | see |
 //! | --- | --- |
 //! | make a message | [`Message::to`], and [`MessageBuilder`] for key, headers and payload |
+//! | tie a type to its topic, key and schema; make it a CloudEvent | [`Event`], [`cloudevents`] |
+//! | assert in a test what was enqueued | [`testing`] |
 //! | enqueue it, make the tables | `postgres::Outbox`, `sqlite::Outbox` |
+//! | consume it, with its effects once | `postgres::Inbox`, `sqlite::Inbox` |
 //! | deliver, and stop cleanly | [`Relay::builder`], [`RelayBuilder`] for the settings, [`Relay::run_until`] |
 //! | deliver to several brokers, by topic | [`Router`] |
 //! | choose what order costs and gives | [`OrderMode`], [`OnDead`] |
@@ -64,8 +67,8 @@
 
 pub use outbox_core::*;
 
-/// The store in Postgres: [`Outbox`](postgres::Outbox) for applications,
-/// [`PostgresStore`](postgres::PostgresStore) for the relay.
+/// The store in Postgres: [`Outbox`](postgres::Outbox) for applications, [`Inbox`](postgres::Inbox) for
+/// consumers, [`PostgresStore`](postgres::PostgresStore) for the relay.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use outbox_postgres::*;
@@ -78,7 +81,7 @@ pub mod amqp {
 }
 
 /// The store in an embedded SQLite database: [`Outbox`](sqlite::Outbox) for applications,
-/// [`SqliteStore`](sqlite::SqliteStore) for the relay.
+/// [`Inbox`](sqlite::Inbox) for consumers, [`SqliteStore`](sqlite::SqliteStore) for the relay.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use outbox_sqlite::*;

@@ -120,6 +120,32 @@ fn an_order_example_builds_the_client_of_its_broker_and_no_other() {
 }
 
 #[test]
+fn a_consumer_builds_the_client_of_its_broker_and_no_adapter() {
+    let mut broken = Vec::new();
+    for example in cargo::members() {
+        let Some(broker) = example.folder.strip_prefix("examples/consumer") else {
+            continue;
+        };
+        let built = cargo::built_for(&example.name);
+        let of_brokers = CLIENTS.iter().filter(|&&client| client != "sqlx");
+        let clients = of_brokers.filter(|&&it| built.contains(it)).count();
+        let adapters = ["outbox-kafka", "outbox-amqp", "outbox-nats", "outbox-redis"];
+        let adapters: Vec<_> = adapters.iter().filter(|&&it| built.contains(it)).collect();
+        // The one that all share has none.
+        if clients != usize::from(!broker.is_empty()) || !adapters.is_empty() {
+            broken.push(format!(
+                "{}: {clients} clients, {adapters:?}",
+                example.folder
+            ));
+        }
+    }
+    keep(
+        "A consumer needs its broker's client and the inbox, and nothing that publishes:",
+        &broken,
+    );
+}
+
+#[test]
 fn no_product_depends_on_tests() {
     let members = cargo::members();
     let tests: BTreeSet<&str> = members
