@@ -293,6 +293,29 @@ on_both_servers! {
     }
 
     /// A failing head with many behind it costs the other keys of its lane one move each row, once.
+    /// Without order, a relay that stops releases a message although a later one of its key has failed.
+    async fn a_parked_message_that_was_released_in_front_of_a_failure_comes_back(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for text in ["first", "second"] {
+            db.enqueue("key", text).await;
+        }
+        let park = || Outcome::Park {
+            after: Duration::ZERO,
+            counted: true,
+            error: PublishError::retryable("no"),
+        };
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        claim.settle(vec![park(), park()]).await.unwrap();
+        let mut waiting = limits(10);
+        waiting.wait = DEADLINE;
+        let claim = store.claim(&waiting).await.unwrap().unwrap();
+        assert_eq!(claim.messages().len(), 2);
+        claim.settle(vec![Outcome::Released, park()]).await.unwrap();
+        let delivered = deliver_some(&store, &waiting).await;
+        assert_eq!(of_key(&delivered, "key"), ["first", "second"]);
+        assert_eq!(db.places().await, [0, 0, 0, 0]);
+    }
+
     async fn followers_leave_the_hot_table_once_and_come_back_in_order(db: Db) {
         const FOLLOWERS: usize = 5_000;
         let store = db.outbox.store(&db.pool);

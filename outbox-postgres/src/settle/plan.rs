@@ -65,8 +65,14 @@ impl Plan {
         let mut plan = Self::default();
         // Due keys of which something was released keep their head and stay due.
         let mut untouched: HashSet<i64> = HashSet::new();
+        // What stays in `parked`, by its lowest position of each key.
+        let mut stays: HashMap<i64, i64> = HashMap::new();
         let mut behind: Vec<Place> = Vec::new();
         for ((claimed, place), outcome) in messages.iter().zip(places).zip(outcomes) {
+            if place.is_due() && matches!(outcome, Outcome::Behind | Outcome::Released) {
+                let lowest = stays.entry(place.key_hash).or_insert(place.position);
+                *lowest = (*lowest).min(place.position);
+            }
             match outcome {
                 Outcome::Delivered => plan.delivered.push(*place),
                 Outcome::Park {
@@ -93,6 +99,13 @@ impl Plan {
                 error: format!("cannot be decoded: {}", broken.reason),
                 halted: false,
             });
+        }
+        // Without order a message may be released while a later one of its key is parked: then the later
+        // one stands for the key, and the head is still the earlier.
+        for (key_hash, block) in &mut plan.block {
+            if let Some(&lowest) = stays.get(key_hash) {
+                block.head = block.head.min(lowest);
+            }
         }
         // Behind a head that this claim parked or halted; else there is nothing to wait behind. What is
         // due lies in `parked` already.
@@ -249,6 +262,9 @@ fn to_i32(count: u32) -> i32 {
 }
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use outbox_core::Message;
 
@@ -343,5 +359,35 @@ mod tests {
             ..TRIED
         };
         assert_eq!(counters(&[(40, park()), (50, park())]), [again]);
+    }
+
+    /// Otherwise no statement would ever read the released one again.
+    #[test]
+    fn a_key_is_tried_from_what_was_released_in_front_of_what_failed() {
+        let claimed = Claimed {
+            message: Message::to("t").tombstone().unwrap(),
+            parked: 1,
+            failures: 1,
+            crashes: 0,
+        };
+        let place = |position| Place {
+            lane: (KEY & 63) as i16,
+            key_hash: KEY,
+            position,
+            hot: None,
+        };
+        let due = DueKey {
+            head: 40,
+            tried: None,
+        };
+        let plan = Plan::new(
+            &[claimed.clone(), claimed],
+            &[place(40), place(50)],
+            vec![Outcome::Released, park()],
+            &[],
+            &[],
+            &HashMap::from([(KEY, due)]),
+        );
+        assert_eq!((plan.block[&KEY].head, plan.block[&KEY].tried), (40, 50));
     }
 }
