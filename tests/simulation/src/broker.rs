@@ -13,11 +13,13 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::check::Violation;
+use crate::point::{Life, Point};
 use crate::world::{Mutant, World};
 
 pub(crate) struct SimPublisher {
     pub(crate) world: Arc<World>,
     pub(crate) broker: usize,
+    pub(crate) life: Arc<Life>,
 }
 
 /// What comes back over the connection.
@@ -53,6 +55,9 @@ impl Publisher for SimPublisher {
                 delivery.report(Ok(()));
             }
         }
+        if world.reach(Point::Publish, &self.life).await.is_err() {
+            return;
+        }
         let messages = batch
             .iter()
             .map(|delivery| (delivery.message().clone(), delivery.is_chained()));
@@ -68,12 +73,17 @@ impl Publisher for SimPublisher {
         while let Some(word) = heard.recv().await {
             match word {
                 Word::Answer(index, answer) => {
+                    if world.reach(Point::Answer, &self.life).await.is_err() {
+                        return;
+                    }
                     self.report(&batch[index], answer);
                 }
                 Word::Panic => panic!("{SIMULATED_PANIC}"),
                 Word::Return => return,
             }
         }
+        // An error has nowhere to go when all is answered.
+        let _ = world.reach(Point::Published, &self.life).await;
     }
 
     fn chains_keys(&self) -> bool {
@@ -98,8 +108,13 @@ impl SimPublisher {
             &answer,
             Err(error) if error.kind() == PublishErrorKind::Retryable
         );
-        if !own_failure {
-            world.lock().fate(delivery.message()).excused += 1;
+        {
+            let mut state = world.lock();
+            let fate = state.fate(delivery.message());
+            match own_failure {
+                true => fate.failed += 1,
+                false => fate.excused += 1,
+            }
         }
         delivery.report(match answer {
             Err(error)

@@ -101,21 +101,23 @@ pub(crate) fn check(world: &World, order: OrderMode) {
     for fate in &fates {
         broken.extend(alone(fate));
     }
-    let (mut pairs, mut first_copies, mut dead) = (0, 0, 0);
+    let (mut pairs, mut first_copies, mut dead, mut replayed) = (0, 0, 0, 0);
     for first in &fates {
         dead += u64::from(first.dead.is_some());
+        replayed += u64::from(first.replayed);
         for second in &fates {
             if !is_before(first, second) {
                 continue;
             }
             pairs += 1;
-            first_copies += u64::from(first_copies_out_of_order(first, second));
+            first_copies += u64::from(first_copies_out_of_order(world, first, second));
             broken.extend(together(world, order, first, second));
         }
     }
     state.stats.ordered_pairs = pairs;
     state.stats.first_copies_out_of_order = first_copies;
     state.stats.dead = dead;
+    state.stats.replayed = replayed;
     drop(state);
     for violation in broken {
         world.violation(violation);
@@ -147,12 +149,12 @@ fn is_before(first: &Fate, second: &Fate) -> bool {
     same_key && (after_commit || same_transaction)
 }
 
-/// A dead message stands for itself: what a connection held of it may arrive when the key has gone on.
-fn first_copies_out_of_order(first: &Fate, second: &Fate) -> bool {
+/// A dead message stands for itself: what a connection held of it may arrive when the key has gone on. So
+/// does one that a person put back, unless the key waited for it.
+fn first_copies_out_of_order(world: &World, first: &Fate, second: &Fate) -> bool {
+    let alone = first.dead.is_some() || (first.replayed && world.on_dead == OnDead::Continue);
     match (first.copies.first(), second.copies.first()) {
-        (Some(first_taken), Some(second_taken)) => {
-            first.dead.is_none() && second_taken < first_taken
-        }
+        (Some(first_taken), Some(second_taken)) => !alone && second_taken < first_taken,
         _ => false,
     }
 }
@@ -161,14 +163,14 @@ fn together(world: &World, order: OrderMode, first: &Fate, second: &Fate) -> Opt
     let names = || (first.name.clone(), second.name.clone());
     match order {
         OrderMode::PerKey => {
-            if first_copies_out_of_order(first, second) {
+            if first_copies_out_of_order(world, first, second) {
                 let (first, second) = names();
                 return Some(Violation::FirstCopies { first, second });
             }
             // A dead message that was never taken was never confirmed to any relay either.
             let halts = world.on_dead == OnDead::HaltKey && first.copies.is_empty();
             if let (true, Some(_), Some(&taken)) = (halts, first.dead, second.copies.first())
-                && first.decided.is_none_or(|decided| taken < decided)
+                && first.discarded.is_none_or(|discarded| taken < discarded)
             {
                 let (first, second) = names();
                 return Some(Violation::NotHalted { first, second });
@@ -179,7 +181,8 @@ fn together(world: &World, order: OrderMode, first: &Fate, second: &Fate) -> Opt
                 return None;
             };
             // A dead message is not sent again, and nothing is sent again after it.
-            if first.dead.is_some() || second.dead.is_some() {
+            let given_up = |fate: &Fate| fate.dead.is_some() || fate.replayed;
+            if given_up(first) || given_up(second) {
                 return None;
             }
             // Between two brokers there is no such promise.

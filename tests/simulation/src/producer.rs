@@ -8,13 +8,18 @@ use tokio::time::sleep;
 
 use crate::world::{Fate, Mutant, World};
 
-const TRANSACTIONS: u32 = 12;
 const KEYS: u32 = 4;
 
-pub(crate) async fn produce(world: Arc<World>, store: MemoryStore, producer: u32) {
-    for number in 0..TRANSACTIONS {
+/// Writes so many transactions.
+pub(crate) async fn produce(
+    world: Arc<World>,
+    store: MemoryStore,
+    producer: u32,
+    transactions: u32,
+) {
+    for number in 0..transactions {
         sleep(world.moment(200)).await;
-        transaction(&world, &store, producer * TRANSACTIONS + number).await;
+        transaction(&world, &store, producer * transactions + number).await;
     }
 }
 
@@ -76,9 +81,12 @@ fn draw(world: &World, transaction: u32) -> Message {
             copies: Vec::new(),
             tries: 0,
             excused: 0,
+            failed: 0,
+            forgiven: 0,
             delivered: None,
             dead: None,
-            decided: None,
+            replayed: false,
+            discarded: None,
         },
     );
     drop(state);

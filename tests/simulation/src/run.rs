@@ -4,9 +4,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use outbox_core::memory::{MemoryCounts, MemoryStore};
-use outbox_core::{
-    BrokerLimits, ExponentialBackoff, OnDead, OrderMode, Publisher, Relay, Router, Uuid,
-};
+use outbox_core::{BrokerLimits, ExponentialBackoff, OnDead, OrderMode, Publisher, Relay, Router};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -14,13 +12,19 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::broker::{SIMULATED_PANIC, SimPublisher};
 use crate::check::{Violation, check};
+use crate::person::{decide, discard_halting};
+use crate::point::{Life, Script};
 use crate::producer::produce;
 use crate::store::SimStore;
 use crate::world::{Mutant, Stats, World};
 
 const PRODUCERS: u32 = 3;
+const TRANSACTIONS: u32 = 12;
 const RELAYS: u64 = 2;
 const WORKERS: usize = 3;
+/// A scripted run is so small that each of its points can be tried.
+const SCRIPTED_PRODUCERS: u32 = 2;
+const SCRIPTED_TRANSACTIONS: u32 = 2;
 const PUBLISH_TIMEOUT: Duration = Duration::from_millis(400);
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
 const BACKOFF_LONGEST: Duration = Duration::from_millis(300);
@@ -44,6 +48,8 @@ pub struct Setup {
     pub on_dead: Option<OnDead>,
     /// A mistake to put into the world.
     pub mutant: Option<Mutant>,
+    /// All that goes wrong, in a small world; `None`: what goes wrong is drawn from the seed.
+    pub script: Option<Script>,
     /// Whether to keep a trace.
     pub trace: bool,
 }
@@ -58,6 +64,7 @@ impl Setup {
             promise: order,
             on_dead: None,
             mutant: None,
+            script: None,
             trace: false,
         }
     }
@@ -70,6 +77,8 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// What happened, in numbers.
     pub stats: Stats,
+    /// How many points its calls reached.
+    pub points: u64,
     /// What happened, line by line, if that was asked for.
     pub trace: Vec<String>,
 }
@@ -86,17 +95,19 @@ pub fn run(setup: Setup) -> Report {
 }
 
 async fn simulate(setup: Setup) -> Report {
-    let world = World::new(
-        setup.seed,
-        setup.chains,
-        setup.on_dead,
-        setup.mutant,
-        setup.trace,
-    );
+    let world = World::new(&setup);
     let store = MemoryStore::new();
-    let producers: Vec<JoinHandle<()>> = (0..PRODUCERS)
-        .map(|number| tokio::spawn(produce(Arc::clone(&world), store.clone(), number)))
+    let (producers, transactions) = match setup.script {
+        Some(_) => (SCRIPTED_PRODUCERS, SCRIPTED_TRANSACTIONS),
+        None => (PRODUCERS, TRANSACTIONS),
+    };
+    let producers: Vec<JoinHandle<()>> = (0..producers)
+        .map(|number| {
+            let produce = produce(Arc::clone(&world), store.clone(), number, transactions);
+            tokio::spawn(produce)
+        })
         .collect();
+    let person = tokio::spawn(decide(Arc::clone(&world), store.clone()));
     let operators: Vec<JoinHandle<()>> = (0..RELAYS)
         .map(|number| {
             let operator = Operator {
@@ -114,6 +125,7 @@ async fn simulate(setup: Setup) -> Report {
     sleep(world.moment(3000)).await;
     world.lock().calm = true;
     world.trace(|| "calm".to_owned());
+    person.await.expect("a person does not fail");
     if timeout(CALM, empty(&world, &store)).await.is_err() {
         world.violation(Violation::Stuck);
     }
@@ -126,6 +138,7 @@ async fn simulate(setup: Setup) -> Report {
     Report {
         violations: std::mem::take(&mut state.violations),
         stats: std::mem::take(&mut state.stats),
+        points: state.points,
         trace: std::mem::take(&mut state.trace),
     }
 }
@@ -139,23 +152,16 @@ async fn empty(world: &World, store: &MemoryStore) {
         if waiting == 0 && parked == 0 {
             return;
         }
-        let halting: Vec<Uuid> = store
-            .dead()
-            .iter()
-            .filter(|dead| dead.halted)
-            .map(|dead| dead.message.id())
-            .collect();
-        if !halting.is_empty() {
-            let mut state = world.lock();
-            let step = state.step();
-            for id in &halting {
-                state.fates.get_mut(id).expect("it was enqueued").decided = Some(step);
-            }
-            drop(state);
-            store.discard(&halting);
-        }
+        discard_halting(world, store);
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// How a life of a relay ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Kill,
+    Stop,
 }
 
 /// Keeps one relay running, and kills or stops it now and then.
@@ -169,37 +175,68 @@ struct Operator {
 impl Operator {
     async fn run(self) {
         while !self.world.has_ended() {
+            let life = Arc::new(Life::default());
             let (stop, stopped) = oneshot::channel::<()>();
-            let mut running = tokio::spawn(self.relay().run_until(async {
+            let mut running = tokio::spawn(self.relay(&life).run_until(async {
                 let _ = stopped.await;
             }));
             self.note("starts");
-            let life = self.world.moment(3000);
-            let over = timeout(life, self.world.ended()).await.is_ok();
-            if !over && self.world.goes_wrong("relay killed", self.world.rates.kill) {
-                running.abort();
-                // It was aborted, which is an error to whoever waits for it.
-                let _ = running.await;
-                self.note("was killed");
-            } else if over
-                || self
-                    .world
-                    .goes_wrong("relay stopped", self.world.rates.stop)
-            {
+            let end = self.end_of(&life).await;
+            if end == End::Stop {
                 let start = Instant::now();
                 drop(stop);
                 let bound = STOP_GRACE + SETTLE_TIMEOUT + Duration::from_millis(10);
-                if timeout(2 * bound, &mut running).await.is_err() || start.elapsed() > bound {
+                let stopped = tokio::select! {
+                    biased;
+                    _ = &mut running => true,
+                    () = life.killed() => true,
+                    () = sleep(2 * bound) => false,
+                };
+                if !stopped || start.elapsed() > bound {
                     let millis = start.elapsed().as_millis();
                     self.world.violation(Violation::SlowStop { millis });
-                    running.abort();
                 }
-                self.note("has stopped");
-            } else {
+            }
+            if !running.is_finished() {
                 running.abort();
+                // It was aborted, which is an error to whoever waits for it.
                 let _ = running.await;
             }
+            self.note(match end {
+                End::Kill => "was killed",
+                End::Stop => "has stopped",
+            });
             sleep(self.world.moment(200)).await;
+        }
+    }
+
+    /// Waits until this life of the relay is to end, and says how.
+    async fn end_of(&self, life: &Life) -> End {
+        let world = &self.world;
+        let killed = async {
+            life.killed().await;
+            End::Kill
+        };
+        let ended = async {
+            world.ended().await;
+            End::Stop
+        };
+        let drawn = async {
+            loop {
+                sleep(world.moment(3000)).await;
+                if world.goes_wrong("relay killed", world.rates.kill) {
+                    return End::Kill;
+                }
+                if world.goes_wrong("relay stopped", world.rates.stop) {
+                    return End::Stop;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            end = killed => end,
+            end = ended => end,
+            end = drawn => end,
         }
     }
 
@@ -208,7 +245,7 @@ impl Operator {
             .trace(|| format!("relay {}   {what}", self.number));
     }
 
-    fn relay(&self) -> Relay {
+    fn relay(&self, life: &Arc<Life>) -> Relay {
         let (batch, seed) = {
             let mut state = self.world.lock();
             (state.rng.usize(1..=20), state.rng.u64(..))
@@ -216,8 +253,9 @@ impl Operator {
         let store = SimStore {
             world: Arc::clone(&self.world),
             inner: self.store.clone(),
+            life: Arc::clone(life),
         };
-        Relay::builder(store, self.publisher(seed))
+        Relay::builder(store, self.publisher(seed, life))
             .workers(WORKERS)
             .batch_messages(batch)
             .order(self.order)
@@ -242,24 +280,31 @@ impl Operator {
             .expect("the settings are within their limits")
     }
 
-    /// The one broker, or both of them behind a router.
-    fn publisher(&self, seed: u64) -> Box<dyn Publisher> {
+    /// The one broker, or all of them behind a router.
+    fn publisher(&self, seed: u64, life: &Arc<Life>) -> Box<dyn Publisher> {
         let of = |broker| SimPublisher {
             world: Arc::clone(&self.world),
             broker,
+            life: Arc::clone(life),
         };
-        if self.world.brokers == 1 {
+        let brokers = self.world.brokers;
+        if brokers == 1 {
             return Box::new(of(0));
         }
         let limits = BrokerLimits::new()
             .call_timeout(PUBLISH_TIMEOUT / 2 - Duration::from_millis(20))
             .backoff_first(BACKOFF_FIRST)
             .backoff_longest(BACKOFF_LONGEST);
-        let router = Router::builder()
-            .broker_with("first", of(0), limits.clone())
-            .broker_with("others", of(1), limits)
-            .route("topic0", "first")
-            .route("topic*", "others")
+        let last = brokers - 1;
+        let mut router = Router::builder();
+        for broker in 0..brokers {
+            router = router.broker_with(format!("broker{broker}"), of(broker), limits.clone());
+        }
+        for topic in 0..last {
+            router = router.route(format!("topic{topic}"), format!("broker{topic}"));
+        }
+        let router = router
+            .route("topic*", format!("broker{last}"))
             .seed(seed)
             .build();
         Box::new(router.expect("the router is within its limits"))

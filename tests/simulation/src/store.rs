@@ -1,23 +1,24 @@
 //! The store in memory behind the faults that a database and the way to it have.
 
-use std::future::pending;
 use std::sync::{Arc, Mutex};
 
 use outbox_core::memory::MemoryStore;
 use outbox_core::{Claim, ClaimLimits, Claimed, Outcome, Store, StoreError, async_trait};
 use tokio::time::sleep;
 
-use crate::broker::SIMULATED_PANIC;
 use crate::check::Violation;
+use crate::point::{Failed, Life, Point};
 use crate::world::{Mutant, World};
 
 pub(crate) struct SimStore {
     pub(crate) world: Arc<World>,
     pub(crate) inner: MemoryStore,
+    pub(crate) life: Arc<Life>,
 }
 
 struct SimClaim {
     world: Arc<World>,
+    life: Arc<Life>,
     messages: Vec<Claimed>,
     /// For each message, its place in the claim of the store behind.
     places: Vec<usize>,
@@ -30,17 +31,15 @@ impl Store for SimStore {
     async fn claim(&self, limits: &ClaimLimits) -> Result<Option<Box<dyn Claim>>, StoreError> {
         let world = &self.world;
         sleep(world.moment(2)).await;
-        if world.goes_wrong("claim failed", world.rates.claim_fault) {
-            let kind = world.lock().rng.u8(0..4);
-            match kind {
-                0 => pending().await,
-                1 => panic!("{SIMULATED_PANIC}"),
-                _ => return Err(StoreError::new("claim", "the database is gone")),
-            }
-        }
+        let gone = |Failed| StoreError::new("claim", "the database is gone");
+        world.reach(Point::Claim, &self.life).await.map_err(gone)?;
         let Some(inner) = self.inner.claim(limits).await? else {
             return Ok(None);
         };
+        world
+            .reach(Point::Claimed, &self.life)
+            .await
+            .map_err(gone)?;
         let messages = inner.messages();
         world.trace(|| {
             let names = world.names(messages.iter().map(|claimed| &claimed.message));
@@ -61,6 +60,7 @@ impl Store for SimStore {
         }
         Ok(Some(Box::new(SimClaim {
             world: Arc::clone(world),
+            life: Arc::clone(&self.life),
             messages,
             places,
             inner,
@@ -75,7 +75,7 @@ impl SimStore {
             let (name, own) = {
                 let mut state = self.world.lock();
                 let fate = state.fate(&claimed.message);
-                (fate.name.clone(), fate.tries - fate.excused)
+                (fate.name.clone(), fate.own_failures())
             };
             if claimed.failures > own {
                 self.world.violation(Violation::CountedTooMuch {
@@ -110,28 +110,15 @@ impl Claim for SimClaim {
     async fn settle(self: Box<Self>, outcomes: Vec<Outcome>) -> Result<(), StoreError> {
         let world = &self.world;
         sleep(world.moment(3)).await;
-        let gone = || StoreError::new("settle", "the database is gone");
-        if world.goes_wrong("settle failed unrecorded", world.rates.settle_before) {
-            world.trace(|| "settle    failed before it was recorded".to_owned());
-            if world.lock().rng.bool() {
-                pending::<()>().await;
-            }
-            return Err(gone());
-        }
+        let gone = |Failed| StoreError::new("settle", "the database is gone");
+        world.reach(Point::Settle, &self.life).await.map_err(gone)?;
         let inner = self.inner.lock().unwrap().take();
         let Some(inner) = inner else {
             world.trace(|| "settle    refused".to_owned());
             return Err(StoreError::new("settle", "the server has ended the claim"));
         };
         self.record(inner, outcomes).await?;
-        if world.goes_wrong("settle failed recorded", world.rates.settle_after) {
-            world.trace(|| "settle    failed after it was recorded".to_owned());
-            if world.lock().rng.bool() {
-                pending::<()>().await;
-            }
-            return Err(gone());
-        }
-        Ok(())
+        world.reach(Point::Settled, &self.life).await.map_err(gone)
     }
 }
 
@@ -183,7 +170,7 @@ impl SimClaim {
         let step = state.step();
         let fate = state.fate(&claimed.message);
         let name = fate.name.clone();
-        let own = fate.tries - fate.excused;
+        let own = fate.own_failures();
         let violation = match outcome {
             Outcome::Delivered => {
                 fate.delivered = Some(step);
@@ -228,6 +215,12 @@ fn word(outcome: &Outcome) -> &'static str {
 impl Drop for SimClaim {
     fn drop(&mut self) {
         // Also when a cut is still to come: a claim ends once.
-        drop(self.inner.lock().unwrap().take());
+        let inner = self.inner.lock().unwrap().take();
+        if let Some(inner) = inner
+            && self.world.is(Mutant::DropsAsDelivered)
+        {
+            let all = vec![Outcome::Delivered; inner.messages().len()];
+            tokio::spawn(inner.settle(all));
+        }
     }
 }

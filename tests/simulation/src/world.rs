@@ -9,6 +9,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::check::Violation;
+use crate::point::{PointRates, Script};
+use crate::run::Setup;
 
 /// A mistake that is put into the world on purpose, for the check to notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub enum Mutant {
     ForgetsHalts,
     /// The publisher says that it chains, and sends what is behind a failure.
     BreaksChains,
+    /// A person's replay puts a message behind those of its key that came later.
+    ReplaysBehind,
+    /// The store takes a claim that was dropped for one that was delivered.
+    DropsAsDelivered,
 }
 
 /// How often each thing goes wrong in one run, in percent. Zero for most of them in most runs, so that
@@ -44,9 +50,7 @@ pub(crate) struct Rates {
     pub(crate) silence: u32,
     pub(crate) early_return: u32,
     pub(crate) publisher_panic: u32,
-    pub(crate) claim_fault: u32,
-    pub(crate) settle_before: u32,
-    pub(crate) settle_after: u32,
+    pub(crate) points: PointRates,
     pub(crate) cut: u32,
     pub(crate) kill: u32,
     pub(crate) stop: u32,
@@ -55,6 +59,25 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
+    /// Nothing goes wrong but what a script says.
+    fn none() -> Self {
+        Self {
+            nack: 0,
+            topic: 0,
+            reject: 0,
+            lost_answer: 0,
+            taken_and_nacked: 0,
+            silence: 0,
+            early_return: 0,
+            publisher_panic: 0,
+            cut: 0,
+            kill: 0,
+            stop: 0,
+            remnants: true,
+            points: PointRates::default(),
+        }
+    }
+
     fn draw(rng: &mut fastrand::Rng) -> Self {
         let mut rate = |most: u32| match rng.bool() {
             true => rng.u32(1..=most),
@@ -69,13 +92,11 @@ impl Rates {
             silence: rate(4),
             early_return: rate(5),
             publisher_panic: rate(4),
-            claim_fault: rate(15),
-            settle_before: rate(25),
-            settle_after: rate(25),
             cut: rate(40),
             kill: rate(70),
             stop: rate(70),
             remnants: rng.bool(),
+            points: PointRates::draw(rng),
         }
     }
 }
@@ -106,10 +127,24 @@ pub(crate) struct Fate {
     /// own.
     pub(crate) tries: u32,
     pub(crate) excused: u32,
+    /// How many of the answers were failures of its own.
+    pub(crate) failed: u32,
+    /// How many of these a person has forgiven.
+    pub(crate) forgiven: u32,
     pub(crate) delivered: Option<u64>,
+    /// It is dead, or was and has been discarded.
     pub(crate) dead: Option<u64>,
-    /// When a person decided about it after it was dead.
-    pub(crate) decided: Option<u64>,
+    /// A person has put it back, perhaps more than once.
+    pub(crate) replayed: bool,
+    pub(crate) discarded: Option<u64>,
+}
+
+impl Fate {
+    /// How often it failed, at most, since a person last forgave it: what was not answered may have been a
+    /// failure.
+    pub(crate) fn own_failures(&self) -> u32 {
+        self.tries - self.excused - self.forgiven
+    }
 }
 
 /// What happened in a run or in many, in numbers.
@@ -123,14 +158,16 @@ pub struct Stats {
     pub late: u64,
     /// What the broker took, repeats included.
     pub copies: u64,
-    /// Messages that were given up.
+    /// Messages that were given up and stayed so.
     pub dead: u64,
+    /// Messages that a person has put back.
+    pub replayed: u64,
     /// Pairs of messages of one key of which one was enqueued after the other had committed.
     pub ordered_pairs: u64,
     /// Pairs of these whose first copies came in the other order.
     pub first_copies_out_of_order: u64,
     /// Faults by kind.
-    pub faults: BTreeMap<&'static str, u64>,
+    pub faults: BTreeMap<String, u64>,
 }
 
 impl Stats {
@@ -141,10 +178,11 @@ impl Stats {
         self.late += other.late;
         self.copies += other.copies;
         self.dead += other.dead;
+        self.replayed += other.replayed;
         self.ordered_pairs += other.ordered_pairs;
         self.first_copies_out_of_order += other.first_copies_out_of_order;
         for (fault, count) in &other.faults {
-            *self.faults.entry(fault).or_default() += count;
+            *self.faults.entry(fault.clone()).or_default() += count;
         }
     }
 }
@@ -158,6 +196,8 @@ pub(crate) struct World {
     pub(crate) brokers: usize,
     /// Whether the publisher stops a key at a failure by itself; there is one broker then.
     pub(crate) chains: bool,
+    /// All that goes wrong, if that is known before.
+    pub(crate) script: Option<Script>,
     pub(crate) outages: Vec<Outage>,
     pub(crate) on_dead: OnDead,
     pub(crate) mutant: Option<Mutant>,
@@ -168,6 +208,8 @@ pub(crate) struct World {
 pub(crate) struct State {
     pub(crate) rng: fastrand::Rng,
     step: u64,
+    /// How many points calls have reached.
+    pub(crate) points: u64,
     pub(crate) calm: bool,
     ended: bool,
     pub(crate) fates: BTreeMap<Uuid, Fate>,
@@ -177,22 +219,24 @@ pub(crate) struct State {
 }
 
 impl World {
-    pub(crate) fn new(
-        seed: u64,
-        chains: bool,
-        on_dead: Option<OnDead>,
-        mutant: Option<Mutant>,
-        trace: bool,
-    ) -> Arc<Self> {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let rates = Rates::draw(&mut rng);
-        let drawn = rng.usize(1..=2);
+    pub(crate) fn new(setup: &Setup) -> Arc<Self> {
+        let mut rng = fastrand::Rng::with_seed(setup.seed);
+        let rates = match setup.script {
+            Some(_) => Rates::none(),
+            None => Rates::draw(&mut rng),
+        };
         // Behind a router of several none chains.
-        let brokers = if chains { 1 } else { drawn };
+        let brokers = match rng.u8(0..4) {
+            _ if setup.chains => 1,
+            0 => 3,
+            1 => 2,
+            _ => 1,
+        };
         let mut outages = Vec::new();
         for broker in 0..brokers {
             let mut at = 0;
-            for _ in 0..rng.usize(0..3) {
+            let many = if setup.script.is_some() { 0 } else { 2 };
+            for _ in 0..rng.usize(0..=many) {
                 let from = at + rng.u64(200..4000);
                 at = from + rng.u64(50..3000);
                 outages.push(Outage {
@@ -212,6 +256,7 @@ impl World {
             state: Mutex::new(State {
                 rng,
                 step: 0,
+                points: 0,
                 calm: false,
                 ended: false,
                 fates: BTreeMap::new(),
@@ -223,12 +268,13 @@ impl World {
             start: Instant::now(),
             rates,
             brokers,
-            chains,
+            chains: setup.chains,
             outages,
-            on_dead: on_dead.unwrap_or(drawn),
-            mutant,
+            on_dead: setup.on_dead.unwrap_or(drawn),
+            mutant: setup.mutant,
+            script: setup.script,
             max_failures,
-            trace,
+            trace: setup.trace,
         })
     }
 
@@ -262,13 +308,18 @@ impl World {
         let mut state = self.lock();
         let wrong = !state.calm && state.rng.u32(0..100) < percent;
         if wrong {
-            *state.stats.faults.entry(fault).or_default() += 1;
+            *state.stats.faults.entry(fault.to_owned()).or_default() += 1;
         }
         wrong
     }
 
     pub(crate) fn fault(&self, fault: &'static str) {
-        *self.lock().stats.faults.entry(fault).or_default() += 1;
+        *self
+            .lock()
+            .stats
+            .faults
+            .entry(fault.to_owned())
+            .or_default() += 1;
     }
 
     /// A random time of up to so many milliseconds.

@@ -121,3 +121,22 @@ fn a_halted_key_that_goes_on() {
         matches!(violation, Violation::NotHalted { .. })
     });
 }
+
+#[test]
+fn a_replayed_message_that_goes_behind_its_key() {
+    let setup = |seed| Setup {
+        mutant: Some(Mutant::ReplaysBehind),
+        on_dead: Some(OnDead::HaltKey),
+        ..Setup::new(seed, OrderMode::PerKey)
+    };
+    notice("ReplaysBehind", setup, |violation| {
+        matches!(violation, Violation::FirstCopies { .. })
+    });
+}
+
+#[test]
+fn a_claim_that_nobody_settled_taken_for_delivered() {
+    mutant(Mutant::DropsAsDelivered, |violation| {
+        matches!(violation, Violation::Lost { .. })
+    });
+}
