@@ -102,12 +102,44 @@ impl Entry<'_> {
 
     /// The command that adds the entry.
     pub(crate) fn command(&self, config: &RedisConfig, limit: Limit) -> Cmd {
-        let message = self.message;
-        let stream = config.stream_prefix.len() + message.topic().len();
-        let fields = 3 + message.headers().len();
-        let mut command = Cmd::with_capacity(7 + 2 * fields, 48 + stream + self.size);
+        let mut command =
+            Cmd::with_capacity(2 + self.arguments(config, limit), 64 + self.room(config));
         command.write_arg(b"XADD");
-        command.write_arg_fmt(format_args!("{}{}", config.stream_prefix, message.topic()));
+        self.write_stream(&mut command, config);
+        self.write(&mut command, config, limit);
+        command
+    }
+
+    /// An estimate of the bytes that it takes.
+    fn room(&self, config: &RedisConfig) -> usize {
+        48 + config.stream_prefix.len() + self.message.topic().len() + self.size
+    }
+
+    fn write_stream(&self, command: &mut Cmd, config: &RedisConfig) {
+        command.write_arg_fmt(format_args!(
+            "{}{}",
+            config.stream_prefix,
+            self.message.topic()
+        ));
+    }
+
+    /// How many arguments [`write`](Self::write) writes.
+    fn arguments(&self, config: &RedisConfig, limit: Limit) -> usize {
+        let message = self.message;
+        let fields = 1
+            + usize::from(message.key().is_some())
+            + usize::from(message.payload().is_some())
+            + message.headers().len();
+        let limits = match limit {
+            Limit::None => 0,
+            Limit::MaxLen(_) | Limit::MinId(_) => 3,
+        };
+        usize::from(!config.create_streams) + limits + 1 + 2 * fields
+    }
+
+    /// The arguments of the command behind the stream.
+    fn write(&self, command: &mut Cmd, config: &RedisConfig, limit: Limit) {
+        let message = self.message;
         if !config.create_streams {
             command.write_arg(b"NOMKSTREAM");
         }
@@ -138,8 +170,46 @@ impl Entry<'_> {
             command.write_arg_fmt(format_args!("{HEADER_FIELD_PREFIX}{name}"));
             command.write_arg(value.as_bytes());
         }
-        command
     }
+}
+
+/// Adds entries in their order and stops at the first that is not added.
+///
+/// Its keys are the streams, one for each entry. Its arguments are for each entry the number of those of
+/// its `XADD` behind the stream, and then these. It gives back how many entries were added, and what the
+/// server said of the next one, if it said anything: a stream that does not exist has no answer.
+const CHAIN: &[u8] = b"\
+local at = 1
+for number, stream in ipairs(KEYS) do
+  local last = at + tonumber(ARGV[at])
+  local added = redis.pcall('XADD', stream, unpack(ARGV, at + 1, last))
+  if not added then return {number - 1} end
+  if type(added) == 'table' and added.err then return {number - 1, added.err} end
+  at = last + 1
+end
+return {#KEYS}";
+
+/// The command that adds entries as a chain: see [`CHAIN`]. Without any it shows whether scripts do.
+///
+/// The script travels with each command, which is cheaper than to know whether the server still has it.
+pub(crate) fn chain(config: &RedisConfig, limit: Limit, entries: &[Entry<'_>]) -> Cmd {
+    let arguments: usize = entries
+        .iter()
+        .map(|it| 2 + it.arguments(config, limit))
+        .sum();
+    let room: usize = entries.iter().map(|it| it.room(config)).sum();
+    let mut command = Cmd::with_capacity(3 + arguments, CHAIN.len() + 16 + room);
+    command.write_arg(b"EVAL");
+    command.write_arg(CHAIN);
+    command.arg(entries.len());
+    for entry in entries {
+        entry.write_stream(&mut command, config);
+    }
+    for entry in entries {
+        command.arg(entry.arguments(config, limit));
+        entry.write(&mut command, config, limit);
+    }
+    command
 }
 
 #[cfg(test)]
@@ -201,6 +271,32 @@ mod tests {
                 "abc",
             ]
         );
+    }
+
+    #[test]
+    fn a_chain_has_the_streams_and_then_each_entry_behind_its_length() {
+        let config = config().stream_prefix("shop:").create_streams(false);
+        let full = Message::to("u").id(Uuid::nil()).key("k").header("h", "v");
+        let full = full.bytes("p").unwrap();
+        let small = small();
+        let entries = [
+            encode(&config, &small).unwrap(),
+            encode(&config, &full).unwrap(),
+        ];
+        let sent = |limit| -> Vec<String> {
+            let all = arguments(&chain(&config, limit, &entries)).into_iter();
+            all.map(|bytes| String::from_utf8(bytes).unwrap()).collect()
+        };
+        let plain = sent(Limit::None);
+        assert_eq!(plain[0], "EVAL");
+        assert_eq!(plain[2..5], ["2", "shop:t", "shop:u"]);
+        assert_eq!(plain[5..10], ["4", "NOMKSTREAM", "*", "id", NIL]);
+        assert_eq!(plain[10..13], ["10", "NOMKSTREAM", "*"]);
+        assert_eq!(plain.len(), 10 + 11);
+        let limited = sent(Limit::MaxLen(9));
+        assert_eq!(limited[5..10], ["7", "NOMKSTREAM", "MAXLEN", "~", "9"]);
+        assert_eq!(limited.len(), plain.len() + 6);
+        assert_eq!(arguments(&chain(&config, Limit::None, &[])).len(), 3);
     }
 
     #[test]

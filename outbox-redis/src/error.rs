@@ -9,7 +9,37 @@ use redis::RedisError;
 
 /// What an error means for what happens next, and what happened.
 pub(crate) fn explain(error: &RedisError) -> PublishError {
-    PublishError::new(classify(error), reason(error))
+    let kind = match is_answer(error) {
+        true => classify(
+            error.code().unwrap_or_default(),
+            error.detail().unwrap_or_default(),
+        ),
+        false => PublishErrorKind::BrokerUnavailable,
+    };
+    PublishError::new(kind, reason(error))
+}
+
+/// The same for the answer to one command of a script, which is text there. Servers before 7 leave in it
+/// what it has on the wire.
+pub(crate) fn explain_in_script(answer: &str) -> PublishError {
+    let answer = answer
+        .strip_prefix('-')
+        .unwrap_or(answer)
+        .trim_end_matches(['\r', '\n']);
+    let (code, detail) = answer.split_once(' ').unwrap_or((answer, ""));
+    PublishError::new(classify(code, detail), answer)
+}
+
+/// Whether scripts will never do here: the user may not run them, the server has none, or this one needs
+/// streams of several slots.
+pub(crate) fn refuses_scripts(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    match error.code() {
+        Some("NOPERM") => detail.contains("command"),
+        Some("CROSSSLOT") => true,
+        Some("ERR") => detail.contains("unknown command"),
+        _ => false,
+    }
 }
 
 /// Whether the error is the server's answer to one command. With any other it is open whether the
@@ -21,13 +51,9 @@ pub(crate) fn is_answer(error: &RedisError) -> bool {
 /// What an error means for what happens next.
 ///
 /// An answer that is in no table is `Retryable`: it is counted, so it cannot go round for ever.
-fn classify(error: &RedisError) -> PublishErrorKind {
+fn classify(code: &str, detail: &str) -> PublishErrorKind {
     use PublishErrorKind::*;
-    if !is_answer(error) {
-        return BrokerUnavailable;
-    }
-    let detail = error.detail().unwrap_or_default();
-    match error.code().unwrap_or_default() {
+    match code {
         // The server cannot write, or not for us; another one may have taken its place.
         "READONLY" | "MASTERDOWN" | "LOADING" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY"
         | "NOAUTH" | "WRONGPASS" | "NOPROTO" | "DENIED" | "EXECABORT" | "UNBLOCKED" => {
@@ -53,7 +79,11 @@ fn classify_general(detail: &str) -> PublishErrorKind {
     if says("invalid bulk length") || says("too large") || says("exceeds maximum allowed size") {
         Rejected
     // A stream whose last entry has the highest id that there is takes no more.
-    } else if says("exhausted the last possible ID") || says("equal or smaller than") {
+    // Or of a user who may not touch it, as servers before 7.2 say it in a script.
+    } else if says("exhausted the last possible ID")
+        || says("equal or smaller than")
+        || says("can't access at least one of the keys")
+    {
         TopicUnavailable
     // A server too old for what is configured, full of clients, or out of sorts with its replicas:
     // every message would get the same answer.
@@ -62,6 +92,7 @@ fn classify_general(detail: &str) -> PublishErrorKind {
         || says("wrong number of arguments")
         || says("max number of clients")
         || says("operation not permitted")
+        || says("can't run this command")
         || says("WAIT cannot be used with replica")
     {
         BrokerUnavailable
@@ -179,6 +210,15 @@ mod tests {
                 "ERR The ID specified in XADD is equal or smaller than the target stream top item",
                 TopicUnavailable,
             ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned \
+                 in the command arguments",
+                TopicUnavailable,
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                BrokerUnavailable,
+            ),
             ("ERR Protocol error: invalid bulk length", Rejected),
             ("ERR Elements are too large to be stored", Rejected),
             (
@@ -213,6 +253,27 @@ mod tests {
             let explained = explain(&error);
             assert_eq!(explained.kind(), *kind, "{line}");
             assert_eq!(explained.reason(), *line);
+            for inside in [(*line).to_owned(), format!("-{line}\r\n")] {
+                assert_eq!(explain_in_script(&inside), explained, "in a script: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn scripts_are_given_up_where_they_can_never_do() {
+        let never = [
+            "NOPERM this user has no permissions to run the 'eval' command",
+            "ERR unknown command `EVAL`, with args beginning with: ",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+        ];
+        for (line, _) in TABLE {
+            let expected = line.contains("the 'xadd' command")
+                || line.contains("unknown command")
+                || line.starts_with("CROSSSLOT");
+            assert_eq!(refuses_scripts(&answer(line)), expected, "{line}");
+        }
+        for line in never {
+            assert!(refuses_scripts(&answer(line)), "{line}");
         }
     }
 

@@ -5,10 +5,13 @@
 //! so that what was not yet written can be thrown away with the connection: when the caller drops the
 //! call, when the server is silent, when an answer is lost. Nothing is sent a second time.
 //!
+//! What is chained goes as a script for each key, which the server runs as one and which ends at the first
+//! entry that is not added. The next messages of that key wait for its answer.
+//!
 //! From the outside in: [`RedisPublisher`], the servers of a [`Cluster`], one [`Server`] with its
 //! connections, one [`Call`] with the pipelines that are under way.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::RangeInclusive;
@@ -19,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, select_ok};
-use outbox_core::{Delivery, PublishError, PublishErrorKind, Publisher, async_trait};
+use outbox_core::{Delivery, PublishError, PublishErrorKind, Publisher, StoppedKeys, async_trait};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Pipeline, RedisError,
@@ -28,14 +31,16 @@ use redis::{
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::config::{InvalidConfig, RedisConfig, Replicas, Trim};
-use crate::encode::{Limit, encode, slot};
-use crate::error::{explain, is_answer};
+use crate::encode::{Entry, Limit, chain, encode, slot};
+use crate::error::{explain, explain_in_script, is_answer, refuses_scripts};
 
 /// A pipeline ends with this many messages, or with [`PIPELINE_BYTES`]. Its answers come together.
 const PIPELINE_MESSAGES: usize = 256;
 
 /// The bytes of entries in a pipeline. A larger message travels alone, and nothing beside it.
 const PIPELINE_BYTES: usize = 256 * 1024;
+
+// A script holds up everything else at the server: with these limits for about a millisecond.
 
 /// How many pipelines of a call may be on their way.
 const PIPELINES: usize = 4;
@@ -98,6 +103,12 @@ impl Publisher for RedisPublisher {
             None => _ = self.server.publish(batch, connected_by).await,
             Some(cluster) => cluster.publish(&self.server, batch, connected_by).await,
         }
+    }
+
+    /// From the first connection on, where the server lets this user run scripts. Never in a cluster, where
+    /// the streams of a key are on several servers.
+    fn chains_keys(&self) -> bool {
+        self.cluster.is_none() && *lock(&self.server.runs_scripts) == Some(true)
     }
 }
 
@@ -220,6 +231,9 @@ struct Server {
     client: Client,
     connecting: AsyncConnectionConfig,
     idle: Mutex<Vec<Connection>>,
+    /// Whether the server lets this user run scripts; `None` until that is known. Once refused they are
+    /// not tried again.
+    runs_scripts: Mutex<Option<bool>>,
 }
 
 impl Server {
@@ -236,6 +250,7 @@ impl Server {
             config,
             connecting,
             idle: Mutex::default(),
+            runs_scripts: Mutex::default(),
         })
     }
 
@@ -278,6 +293,8 @@ impl Server {
         let mut call = Call {
             server: self,
             rest: batch,
+            again: Vec::new(),
+            stopped: StoppedKeys::new(),
             connection,
             flights: VecDeque::with_capacity(PIPELINES),
             is_refused: false,
@@ -291,6 +308,7 @@ impl Server {
             }
             Some(error) => {
                 report_all(call.rest, error);
+                report_all(&call.again, error);
                 self.forget_idle();
                 false
             }
@@ -366,11 +384,34 @@ impl Server {
             Some(Trim::Age(_)) => Some(clock(&mut client, connected_by).await?),
             Some(Trim::Entries(_)) | None => None,
         };
+        self.try_scripts(&mut client, connected_by).await?;
         Ok(Connection {
             client,
             used: Instant::now(),
             clock,
         })
+    }
+
+    /// Asks, until it is known, whether scripts do here.
+    async fn try_scripts(
+        &self,
+        client: &mut MultiplexedConnection,
+        deadline: Deadline,
+    ) -> RedisResult<()> {
+        if self.config.cluster || lock(&self.runs_scripts).is_some() {
+            return Ok(());
+        }
+        let trial = chain(&self.config, Limit::None, &[]);
+        let runs = match by(deadline, trial.query_async::<Value>(client)).await {
+            Ok(_) => Some(true),
+            Err(error) if refuses_scripts(&error) => Some(false),
+            // It is busy, say, and asked again over the next connection.
+            Err(error) if is_answer(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let mut known = lock(&self.runs_scripts);
+        *known = known.or(runs);
+        Ok(())
     }
 
     /// A connection over which the server has answered something.
@@ -462,6 +503,9 @@ struct Call<'a, 'b> {
     connection: Connection,
     /// What is in no pipeline yet.
     rest: &'b [Delivery<'a>],
+    /// The first of each chain whose script was refused: it is asked by itself, for its own answer.
+    again: Vec<Delivery<'a>>,
+    stopped: StoppedKeys<'a>,
     flights: VecDeque<Flight<'a>>,
     /// Whether something was refused that is not the message's fault.
     is_refused: bool,
@@ -471,11 +515,88 @@ struct Call<'a, 'b> {
 
 /// A pipeline on its way.
 struct Flight<'a> {
-    deliveries: Vec<Delivery<'a>>,
+    parts: Vec<Part<'a>>,
+    /// The keys of what is chained in it.
+    keys: HashSet<&'a str>,
     /// One message that is larger than a pipeline may be.
     is_large: bool,
     asking: Pin<Box<dyn Future<Output = Answers> + Send>>,
     answers: Option<Answers>,
+}
+
+/// What one command of a pipeline adds.
+enum Part<'a> {
+    Single(Delivery<'a>),
+    /// Some of one key, in a script.
+    Chain(Vec<Delivery<'a>>),
+}
+
+/// A pipeline that is being filled.
+#[derive(Default)]
+struct Filling<'a> {
+    singles: Vec<(Delivery<'a>, Entry<'a>)>,
+    /// What is chained, by key.
+    chains: HashMap<&'a str, Vec<(Delivery<'a>, Entry<'a>)>>,
+    messages: usize,
+    bytes: usize,
+}
+
+impl<'a> Filling<'a> {
+    fn is_full_for(&self, entry: &Entry<'_>) -> bool {
+        self.messages == PIPELINE_MESSAGES || self.bytes + entry.size() > PIPELINE_BYTES
+    }
+
+    fn add(&mut self, delivery: Delivery<'a>, entry: Entry<'a>) {
+        self.messages += 1;
+        self.bytes += entry.size();
+        match chained_key(&delivery) {
+            Some(key) => self.chains.entry(key).or_default().push((delivery, entry)),
+            None => self.singles.push((delivery, entry)),
+        }
+    }
+
+    fn into_flight(self, server: &Server, connection: &Connection) -> Flight<'a> {
+        let config = &server.config;
+        let limit = connection.limit(config.trim);
+        let commands = self.singles.len() + self.chains.len();
+        let mut pipeline = Pipeline::with_capacity(commands + 1);
+        let mut parts = Vec::with_capacity(commands);
+        let mut keys = HashSet::with_capacity(self.chains.len());
+        let mut singles = self.singles;
+        for (key, linked) in self.chains {
+            keys.insert(key);
+            // One alone needs no script: nothing can be behind it.
+            if linked.len() == 1 {
+                singles.extend(linked);
+                continue;
+            }
+            let (deliveries, entries): (Vec<_>, Vec<_>) = linked.into_iter().unzip();
+            pipeline.add_command(chain(config, limit, &entries));
+            parts.push(Part::Chain(deliveries));
+        }
+        for (delivery, entry) in singles {
+            pipeline.add_command(entry.command(config, limit));
+            parts.push(Part::Single(delivery));
+        }
+        if let Some(replicas) = config.replicas {
+            let within = u64::try_from(replicas.within.as_millis()).unwrap_or(u64::MAX);
+            pipeline.cmd("WAIT").arg(replicas.count).arg(within);
+        }
+        // One refused command says nothing about the others.
+        pipeline.ignore_errors();
+        let mut client = connection.client.clone();
+        Flight {
+            parts,
+            keys,
+            is_large: self.bytes > PIPELINE_BYTES,
+            asking: Box::pin(async move { pipeline.query_async(&mut client).await }),
+            answers: None,
+        }
+    }
+}
+
+fn chained_key<'a>(delivery: &Delivery<'a>) -> Option<&'a str> {
+    delivery.message().key().filter(|_| delivery.is_chained())
 }
 
 /// One for each command, or none at all.
@@ -504,47 +625,61 @@ impl<'a> Call<'a, '_> {
         if self.outage.is_some() || self.flights.len() == PIPELINES || is_behind_large {
             return false;
         }
-        let limit = self.connection.limit(config.trim);
-        let room = self.rest.len().min(PIPELINE_MESSAGES);
-        let mut pipeline = Pipeline::with_capacity(room + 1);
-        let mut deliveries = Vec::with_capacity(room);
-        let mut bytes = 0;
-        while let Some((delivery, rest)) = self.rest.split_first() {
+        let mut filling = Filling::default();
+        while let Some(delivery) = self.next() {
             match encode(config, delivery.message()) {
                 Ok(entry) => {
-                    let is_full = deliveries.len() == PIPELINE_MESSAGES
-                        || bytes + entry.size() > PIPELINE_BYTES;
-                    if is_full && !deliveries.is_empty() {
+                    let is_full = filling.is_full_for(&entry);
+                    if is_full && filling.messages > 0 {
                         break;
                     }
                     if is_full && !self.flights.is_empty() {
                         return false;
                     }
-                    bytes += entry.size();
-                    pipeline.add_command(entry.command(config, limit));
-                    deliveries.push(*delivery);
+                    // What is before it in its key may fail yet.
+                    if chained_key(&delivery).is_some_and(|key| self.is_under_way(key)) {
+                        break;
+                    }
+                    filling.add(delivery, entry);
                 }
-                Err(error) => delivery.report(Err(error)),
+                Err(error) => {
+                    delivery.report(Err(error));
+                    self.stopped.stop(&delivery);
+                }
             }
-            self.rest = rest;
+            self.pass();
         }
-        if deliveries.is_empty() {
+        if filling.messages == 0 {
             return false;
         }
-        if let Some(replicas) = config.replicas {
-            let within = u64::try_from(replicas.within.as_millis()).unwrap_or(u64::MAX);
-            pipeline.cmd("WAIT").arg(replicas.count).arg(within);
-        }
-        // One refused command says nothing about the others.
-        pipeline.ignore_errors();
-        let mut client = self.connection.client.clone();
-        self.flights.push_back(Flight {
-            is_large: bytes > PIPELINE_BYTES,
-            deliveries,
-            asking: Box::pin(async move { pipeline.query_async(&mut client).await }),
-            answers: None,
-        });
+        let flight = filling.into_flight(self.server, &self.connection);
+        self.flights.push_back(flight);
         true
+    }
+
+    /// What is sent next. What is behind a failure of its key is left out.
+    fn next(&mut self) -> Option<Delivery<'a>> {
+        if let Some(delivery) = self.again.last() {
+            return Some(*delivery);
+        }
+        while let Some(delivery) = self.rest.first() {
+            if !self.stopped.has(delivery) {
+                return Some(*delivery);
+            }
+            self.rest = &self.rest[1..];
+        }
+        None
+    }
+
+    /// It is in a pipeline, or answered.
+    fn pass(&mut self) {
+        if self.again.pop().is_none() {
+            self.rest = &self.rest[1..];
+        }
+    }
+
+    fn is_under_way(&self, key: &str) -> bool {
+        self.flights.iter().any(|flight| flight.keys.contains(key))
     }
 
     /// The first pipeline, when it is answered; `None`: none is under way.
@@ -578,26 +713,47 @@ impl<'a> Call<'a, '_> {
                 .and_then(|answer| missing_replicas(&answer, replicas)),
             None => None,
         };
+        let added = || missing.clone().map_or(Ok(()), Err);
         let mut closes = false;
-        let is_large = flight.is_large;
-        for (delivery, answer) in flight.deliveries.into_iter().zip(answers) {
-            let failed = match answer {
-                Ok(Value::Nil) => Some(PublishError::topic_unavailable(
-                    "the stream does not exist, and streams are not created",
-                )),
-                Ok(_) => missing.clone(),
-                Err(error) => Some(explain(&error)),
-            };
-            let Some(error) = failed else {
-                delivery.report(Ok(()));
-                continue;
-            };
-            closes = is_large;
-            self.is_refused |= error.kind() == PublishErrorKind::TopicUnavailable;
-            if error.kind() == PublishErrorKind::BrokerUnavailable {
-                self.outage.get_or_insert_with(|| error.clone());
+        for (part, answer) in flight.parts.into_iter().zip(answers) {
+            match part {
+                Part::Single(delivery) => {
+                    let answer = match answer {
+                        Ok(Value::Nil) => Err(no_stream()),
+                        Ok(_) => added(),
+                        Err(error) => Err(explain(&error)),
+                    };
+                    closes = flight.is_large && answer.is_err();
+                    self.report(&delivery, answer);
+                }
+                Part::Chain(deliveries) => match answer.map(|answer| Ended::read(&answer)) {
+                    Ok(Some(ended)) => {
+                        let (there, rest) = deliveries.split_at(ended.added.min(deliveries.len()));
+                        for delivery in there {
+                            self.report(delivery, added());
+                        }
+                        if let Some(delivery) = rest.first() {
+                            let error = ended.failure.as_deref();
+                            let error = error.map_or_else(no_stream, explain_in_script);
+                            self.report(delivery, Err(error));
+                        }
+                    }
+                    Ok(None) => {
+                        let reason = "a script is answered in an unknown form";
+                        let error = PublishError::broker_unavailable(reason);
+                        self.report(&deliveries[0], Err(error));
+                    }
+                    // Then nothing of it was added, for a reason that may be one message's or that of
+                    // all scripts.
+                    Err(error) => {
+                        if refuses_scripts(&error) {
+                            *lock(&self.server.runs_scripts) = Some(false);
+                        }
+                        self.stopped.stop(&deliveries[0]);
+                        self.again.push(deliveries[0]);
+                    }
+                },
             }
-            delivery.report(Err(error));
         }
         // After a value that is longer than it takes, the server closes the connection.
         if closes && self.outage.is_none() {
@@ -608,14 +764,30 @@ impl<'a> Call<'a, '_> {
         }
     }
 
+    fn report(&mut self, delivery: &Delivery<'a>, answer: Result<(), PublishError>) {
+        if let Err(error) = &answer {
+            self.stopped.stop(delivery);
+            self.is_refused |= error.kind() == PublishErrorKind::TopicUnavailable;
+            if error.kind() == PublishErrorKind::BrokerUnavailable {
+                self.outage.get_or_insert_with(|| error.clone());
+            }
+        }
+        delivery.report(answer);
+    }
+
     /// Reports on a pipeline whose answers never came.
     async fn unanswered(&mut self, flight: Flight<'a>, error: &RedisError) {
         let explained = explain(error);
         let Flight {
-            deliveries,
-            is_large,
-            ..
+            parts, is_large, ..
         } = flight;
+        let deliveries: Vec<Delivery<'a>> = parts
+            .into_iter()
+            .flat_map(|part| match part {
+                Part::Single(delivery) => vec![delivery],
+                Part::Chain(deliveries) => deliveries,
+            })
+            .collect();
         // A server that closes the connection over a message that it finds too large must not pass
         // for one that is away, or the message would be an outage for ever.
         if is_large
@@ -629,11 +801,43 @@ impl<'a> Call<'a, '_> {
                  and the server answers: {}",
                 explained.reason()
             ));
+            for delivery in &deliveries {
+                self.stopped.stop(delivery);
+            }
             return report_all(&deliveries, &error);
         }
         report_all(&deliveries, &explained);
         self.outage.get_or_insert(explained);
     }
+}
+
+/// How far a script came.
+struct Ended {
+    /// So many entries are in their streams.
+    added: usize,
+    /// What the server said of the next one.
+    failure: Option<String>,
+}
+
+impl Ended {
+    fn read(answer: &Value) -> Option<Self> {
+        let (added, said) = answer.as_sequence()?.split_first()?;
+        let Value::Int(added) = added else {
+            return None;
+        };
+        let failure = match said {
+            [Value::BulkString(said), ..] => Some(String::from_utf8_lossy(said).into_owned()),
+            _ => None,
+        };
+        Some(Self {
+            added: usize::try_from(*added).ok()?,
+            failure,
+        })
+    }
+}
+
+fn no_stream() -> PublishError {
+    PublishError::topic_unavailable("the stream does not exist, and streams are not created")
 }
 
 /// Why entries that the server has added do not count as delivered.

@@ -78,6 +78,10 @@ impl OpenBroker for Open {
         Some(MAX_MESSAGE_BYTES)
     }
 
+    fn chains_keys(&self) -> bool {
+        true
+    }
+
     async fn close(self: Box<Self>) {
         let streams = self.streams.into_inner();
         delete(&streams.unwrap_or_else(PoisonError::into_inner)).await;
