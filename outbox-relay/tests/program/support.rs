@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -18,6 +17,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 /// The longest that anything here may take: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,9 +31,7 @@ pub(crate) fn authority(url: &str) -> &str {
 
 /// A name that no other test has, in this run or another.
 pub(crate) fn name(prefix: &str) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{prefix}_{}_{number}", std::process::id())
+    format!("{prefix}_{}", Uuid::now_v7().simple())
 }
 
 /// Polls until `condition` gives something.
