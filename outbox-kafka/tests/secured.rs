@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use outbox_conformance::address;
@@ -14,7 +12,8 @@ use outbox_conformance::secured::{Secret, batch, certificate, is_an_outage, is_r
 use outbox_core::{PublisherExt, Uuid};
 use outbox_kafka::KafkaPublisher;
 use rdkafka::ClientConfig;
-use support::{PATIENCE, create_topic, delete_topics, new_topic, read, servers};
+use support::protocol::exchange;
+use support::{PATIENCE, create_topic, delete_topics, new_topic, read};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -112,13 +111,13 @@ const SALTED_PASSWORD: [u8; 32] = [
     0x4a, 0x9a, 0xe6, 0xc0, 0xb9, 0x35, 0xa3, 0x32, 0x2f, 0x59, 0xc6, 0x21, 0x37, 0x54, 0xeb, 0xe6,
 ];
 
-/// Deletes users, and creates others with [`PASSWORD`], over the listener that asks for none. The client
-/// has no call for it, so this is the request itself: `AlterUserScramCredentials`.
+/// Deletes users, and creates others with [`PASSWORD`].
 fn alter_users(deletions: &[&str], creations: &[&str]) {
+    const ALTER_USER_SCRAM_CREDENTIALS: i16 = 51;
     const SCRAM_SHA_256: u8 = 1;
     const NO_TAGS: u8 = 0;
-    // Api key, its version, correlation id, and no name of the client.
-    let mut request = vec![0, 51, 0, 0, 0, 0, 0, 7, 0xff, 0xff, NO_TAGS];
+    // The first ones are the header's.
+    let mut request = vec![NO_TAGS];
     // Lengths and counts are one more than they are; all are small enough for one byte.
     let bytes = |to: &mut Vec<u8>, bytes: &[u8]| {
         to.push(u8::try_from(bytes.len() + 1).unwrap());
@@ -140,15 +139,7 @@ fn alter_users(deletions: &[&str], creations: &[&str]) {
     }
     request.push(NO_TAGS);
 
-    let mut server = TcpStream::connect(servers()).unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
-    let size = u32::try_from(request.len()).unwrap();
-    server.write_all(&size.to_be_bytes()).unwrap();
-    server.write_all(&request).unwrap();
-    let mut size = [0; 4];
-    server.read_exact(&mut size).unwrap();
-    let mut answer = vec![0; u32::from_be_bytes(size) as usize];
-    server.read_exact(&mut answer).unwrap();
+    let answer = exchange(ALTER_USER_SCRAM_CREDENTIALS, 0, &request);
     // Behind the correlation id, tags, the throttle time and the count: one user, the code, no words.
     let user = deletions.iter().chain(creations).next().unwrap();
     let mut accepted = Vec::new();

@@ -4,6 +4,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod protocol;
 pub(crate) mod rights;
 
 use std::collections::{BTreeMap, HashSet};

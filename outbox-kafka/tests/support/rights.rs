@@ -1,9 +1,6 @@
-//! Rights on topics. The client has no function for them, so these are Kafka's own requests, byte by byte.
+//! Rights on topics, by Kafka's own requests.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
-use super::{PATIENCE, servers};
+use super::protocol::exchange;
 
 const CREATE_ACLS: i16 = 30;
 const DELETE_ACLS: i16 = 31;
@@ -58,7 +55,7 @@ fn text(request: &mut Vec<u8>, text: &str) {
 
 /// Sends a request in version 1 and demands that it had no error.
 async fn ask(api: i16, request: Vec<u8>) {
-    let answer = tokio::task::spawn_blocking(move || exchange(api, &request))
+    let answer = tokio::task::spawn_blocking(move || exchange(api, 1, &request))
         .await
         .expect("an answer");
     // Correlation id, throttle time and number of results, 4 bytes each.
@@ -68,21 +65,4 @@ async fn ask(api: i16, request: Vec<u8>) {
         "the server has no authorizer: it runs with an older configuration, restart it"
     );
     assert_eq!(code, 0, "{answer:?}");
-}
-
-fn exchange(api: i16, request: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(servers()).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // Version 1, correlation id 0, no client id.
-    let mut message = api.to_be_bytes().to_vec();
-    message.extend([0, 1, 0, 0, 0, 0, 0xff, 0xff]);
-    message.extend(request);
-    let length = i32::try_from(message.len()).expect("a short request");
-    stream.write_all(&length.to_be_bytes()).expect("a request");
-    stream.write_all(&message).expect("a request");
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).expect("an answer");
-    let mut answer = vec![0; usize::try_from(i32::from_be_bytes(length)).expect("a length")];
-    stream.read_exact(&mut answer).expect("an answer");
-    answer
 }

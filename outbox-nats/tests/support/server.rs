@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, ConnectOptions};
+use outbox_conformance::process::signal;
 use outbox_core::Uuid;
 
 use super::PATIENCE;
@@ -49,12 +50,12 @@ impl Server {
     /// Gives it another configuration while it runs, which it reads soon.
     pub(crate) fn reload(&self, config: &str) {
         self.configure(config);
-        self.signal("-HUP");
+        self.signal("HUP");
     }
 
     /// Lets it go away in good order, as before an upgrade (lame duck mode).
     pub(crate) fn retire(&self) {
-        self.signal("-USR2");
+        self.signal("USR2");
     }
 
     /// Waits until it has gone away.
@@ -128,7 +129,7 @@ impl Server {
     /// Takes its time away until it is thawed: it keeps its connections and says nothing. A signal is
     /// delivered to one thread after the other, so the server may still answer for a moment.
     pub(crate) fn freeze(&self) {
-        self.signal("-STOP");
+        self.signal("STOP");
         let deadline = Instant::now() + PATIENCE;
         while !self.is_frozen() {
             assert!(Instant::now() < deadline, "the server does not stop");
@@ -151,16 +152,12 @@ impl Server {
     }
 
     pub(crate) fn thaw(&self) {
-        self.signal("-CONT");
+        self.signal("CONT");
     }
 
-    fn signal(&self, signal: &str) {
+    fn signal(&self, name: &str) {
         let process = self.process.as_ref().expect("a running server");
-        let status = Command::new("kill")
-            .args([signal, &process.id().to_string()])
-            .status()
-            .expect("kill");
-        assert!(status.success());
+        signal(process.id(), name);
     }
 }
 

@@ -1,9 +1,10 @@
 //! A relay as a process.
 
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outbox_conformance::process::{self, signal};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 use tokio::time::timeout;
@@ -111,13 +112,7 @@ impl Relay {
 
     /// The most memory that was resident so far, in MiB.
     pub(crate) fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
-            .expect("a relay that runs");
-        let kib = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"))
-            .expect("VmHWM");
-        kib.trim().parse::<u64>().expect("a number") / 1024
+        process::peak_memory(self.pid()) / (1024 * 1024)
     }
 }
 
@@ -139,13 +134,4 @@ async fn keep(
         log.push_str(&line);
         log.push('\n');
     }
-}
-
-/// Sends a signal to a process that we started. A shell has `kill` wherever there is one.
-pub(crate) fn signal(pid: u32, name: &str) {
-    let status = Command::new("sh")
-        .args(["-c", &format!("kill -{name} {pid}")])
-        .status()
-        .expect("a shell");
-    assert!(status.success(), "kill -{name} {pid}");
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::relay::signal;
+use outbox_conformance::process::signal;
 
 /// One of the faulty servers, for this test alone, whichever process or checkout the others run in. It
 /// is put back, up and answering, when this is dropped.
