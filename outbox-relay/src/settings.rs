@@ -1,5 +1,5 @@
 //! What can be configured, with every default. `README.md` has the same as a table, and
-//! `tests/program/packaging.rs` compares them.
+//! `tests/suite/program/packaging.rs` compares them.
 //!
 //! `settings/load.rs` reads and checks them; `settings/units.rs` has durations, sizes and what is secret.
 //! Limits are not here but where the value is used: the relay, the stores and the adapters check their

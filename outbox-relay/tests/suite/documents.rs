@@ -3,46 +3,34 @@
 //! They name the schema `outbox`, so each has a database of its own. `tests/tidy` sees to it that the guides show
 //! the files that are run here.
 
-#![allow(clippy::unwrap_used)]
+use std::fs;
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::path::{Path, PathBuf};
-use std::process::Output;
-
-use futures_util::FutureExt as _;
 use outbox_conformance::address;
 use outbox_core::{Message, Uuid};
 use outbox_postgres::Outbox;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgPool};
 use tokio::process::Command;
+
+use crate::support::place::{Ended, Place, command};
+use crate::support::repository;
+use crate::support::scene::{self, execute};
 
 /// A row of the outbox, in the order of enqueue.
 type Row = (Uuid, String, Option<String>, Vec<u8>, Option<String>);
 
-fn example(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../examples")
-        .join(path)
+/// The text of a file of the repository.
+fn read(path: &str) -> String {
+    fs::read_to_string(repository(path)).unwrap()
 }
 
-/// Makes a database with an empty outbox, and drops it.
+/// Runs a test with a database that has an empty outbox, and with its URL.
 async fn with_database(test: impl AsyncFnOnce(&PgPool, &str)) {
-    let server = address("OUTBOX_TEST_POSTGRES_URL");
-    let name = format!("test_{}", Uuid::now_v7().simple());
-    let mut conn = PgConnection::connect(&server).await.unwrap();
-    let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
-    sqlx::raw_sql(create).execute(&mut conn).await.unwrap();
-    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-    let pool = PgPool::connect(&url).await.unwrap();
-    Outbox::new().migrate(&pool).await.unwrap();
-
-    let tested = AssertUnwindSafe(test(&pool, &url)).catch_unwind().await;
-    pool.close().await;
-    let drop = AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"));
-    sqlx::raw_sql(drop).execute(&mut conn).await.unwrap();
-    if let Err(panic) = tested {
-        resume_unwind(panic);
-    }
+    scene::with_database(async |url| {
+        let pool = PgPool::connect(url).await.unwrap();
+        Outbox::new().migrate(&pool).await.unwrap();
+        test(&pool, url).await;
+    })
+    .await;
 }
 
 async fn rows(pool: &PgPool) -> Vec<Row> {
@@ -56,36 +44,30 @@ async fn rows(pool: &PgPool) -> Vec<Row> {
 
 #[tokio::test]
 async fn a_service_in_python() {
-    let mut python = Command::new("/usr/bin/python3"); // Debian's, which has Debian's psycopg
-    python.arg(example("other-languages/place_order.py"));
+    let mut python = command("/usr/bin/python3"); // Debian's, which has Debian's psycopg
+    python.arg(repository("examples/other-languages/place_order.py"));
     place_orders(python).await;
 }
 
 #[tokio::test]
 async fn a_service_in_node() {
-    let mut node = Command::new("node");
+    let mut node = command("node");
     node.env("NODE_PATH", address("OUTBOX_TEST_NODE_PATH"));
-    node.arg(example("other-languages/place-order.js"));
+    node.arg(repository("examples/other-languages/place-order.js"));
     place_orders(node).await;
 }
 
 /// Both do the same: an order, one that is rolled back, a picture, and many at once.
 async fn place_orders(mut program: Command) {
     with_database(async |pool, url| {
-        sqlx::raw_sql(
+        execute(
+            pool,
             "CREATE TABLE public.orders (id bigint PRIMARY KEY, item text NOT NULL, label bytea)",
         )
-        .execute(pool)
-        .await
-        .unwrap();
-        let ran = program
-            .env(
-                "DATABASE_URL",
-                format!("{url}?options=-csearch_path%3Dpublic"),
-            )
-            .output()
-            .await;
-        let printed = succeeded(&ran.unwrap());
+        .await;
+        let url = format!("{url}?options=-csearch_path%3Dpublic");
+        program.env("DATABASE_URL", url);
+        let printed = Ended::of(program).await.success();
 
         let rows = rows(pool).await;
         let ids: Vec<String> = rows[..2].iter().map(|row| row.0.to_string()).collect();
@@ -117,14 +99,14 @@ async fn place_orders(mut program: Command) {
 /// The statements of the program in Go, prepared as pgx does: the server says what the parameters are.
 #[tokio::test]
 async fn the_statements_in_go() {
-    let program = std::fs::read_to_string(example("other-languages/place_order.go")).unwrap();
+    let program = read("examples/other-languages/place_order.go");
     place_one_order(&statements(&program, '`'), |_| "unknown").await;
 }
 
 /// The statements of the program in Java, prepared as JDBC does: the program says what the parameters are.
 #[tokio::test]
 async fn the_statements_in_java() {
-    let program = std::fs::read_to_string(example("other-languages/PlaceOrder.java")).unwrap();
+    let program = read("examples/other-languages/PlaceOrder.java");
     let statements: Vec<String> = statements(&program, '"')
         .iter()
         .map(|statement| numbered(statement))
@@ -188,10 +170,11 @@ async fn place_one_order(statements: &[String], type_of: impl Fn(&Parameter) -> 
     ];
     assert_eq!(statements.len(), parameters.len(), "{statements:?}");
     with_database(async |pool, _| {
-        sqlx::raw_sql("CREATE TABLE public.orders (id bigint PRIMARY KEY, item text NOT NULL)")
-            .execute(pool)
-            .await
-            .unwrap();
+        execute(
+            pool,
+            "CREATE TABLE public.orders (id bigint PRIMARY KEY, item text NOT NULL)",
+        )
+        .await;
         let mut tx = pool.begin().await.unwrap();
         for (statement, parameters) in statements.iter().zip(&parameters) {
             let types: Vec<&str> = parameters.iter().map(&type_of).collect();
@@ -233,26 +216,9 @@ async fn place_one_order(statements: &[String], type_of: impl Fn(&Parameter) -> 
 async fn the_configuration_and_the_consumer_of_each_guide() {
     with_database(async |pool, _| {
         for language in ["python", "node", "go", "java"] {
-            let guide = example(&format!("../docs/from-{language}.md"));
-            let guide = std::fs::read_to_string(guide).unwrap();
-
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("from-{language}"));
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("outbox.toml"), block(&guide, "toml")).unwrap();
-            let mut config = Command::new(env!("CARGO_BIN_EXE_outbox"));
-            // Those of whoever runs the tests are no settings of the guide.
-            for (name, _) in std::env::vars_os() {
-                if name.to_string_lossy().starts_with("OUTBOX_") {
-                    config.env_remove(name);
-                }
-            }
-            let shown = config
-                .arg("config")
-                .current_dir(&folder)
-                .output()
-                .await
-                .unwrap();
-            succeeded(&shown);
+            let guide = read(&format!("docs/from-{language}.md"));
+            let place = Place::with(block(&guide, "toml"));
+            place.done(&["config"]).await;
 
             let id = Uuid::now_v7();
             let ask = block(&guide, "sql");
@@ -269,8 +235,6 @@ async fn the_configuration_and_the_consumer_of_each_guide() {
 /// What monitors are told to ask for is what the program says it has.
 #[test]
 fn the_alarms_ask_for_metrics_that_there_are() {
-    let root = example("..");
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let documented = [
         "outbox-relay/README.md",
         "outbox-core/src/relay.rs",
@@ -309,19 +273,18 @@ async fn moving_from_a_table_of_ones_own() {
             let statement = "INSERT INTO public.events (topic, order_id, body) VALUES ('t', $1, to_jsonb($2))";
             sqlx::query(statement).bind(order).bind(body).execute(pool).await.unwrap();
         };
-        sqlx::raw_sql(
+        execute(
+            pool,
             "CREATE TABLE public.events (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), topic text NOT NULL,
                  order_id bigint NOT NULL, body jsonb NOT NULL, created_at timestamptz DEFAULT clock_timestamp(),
                  sent_at timestamptz)",
         )
-        .execute(pool)
-        .await
-        .unwrap();
+        .await;
         for body in 1..=3 {
             insert(7, body).await;
         }
-        sqlx::raw_sql("UPDATE public.events SET sent_at = now() WHERE body = '1'").execute(pool).await.unwrap();
-        run_script(pool, "migration/from-own-table.sql").await;
+        execute(pool, "UPDATE public.events SET sent_at = now() WHERE body = '1'").await;
+        execute(pool, &read("examples/migration/from-own-table.sql")).await;
         insert(7, 4).await;
         let message = Message::to("t").key("7").bytes("5").unwrap();
         Outbox::new().enqueue(&mut pool.acquire().await.unwrap(), &message).await.unwrap();
@@ -340,14 +303,13 @@ async fn moving_from_a_table_of_ones_own() {
 #[tokio::test]
 async fn moving_from_change_data_capture() {
     with_database(async |pool, _| {
-        sqlx::raw_sql(
+        execute(
+            pool,
             "CREATE TABLE public.outboxevent (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL,
                  aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)",
         )
-        .execute(pool)
-        .await
-        .unwrap();
-        run_script(pool, "migration/from-debezium.sql").await;
+        .await;
+        execute(pool, &read("examples/migration/from-debezium.sql")).await;
         let id = Uuid::now_v7();
         sqlx::query("INSERT INTO public.outboxevent VALUES ($1, 'Order', '7', 'OrderPlaced', '{\"a\": 1}')")
             .bind(id)
@@ -363,18 +325,4 @@ async fn moving_from_change_data_capture() {
         assert_eq!(headers, serde_json::json!({ "id": id.to_string(), "eventType": "OrderPlaced" }));
     })
     .await;
-}
-
-async fn run_script(pool: &PgPool, path: &str) {
-    let script = std::fs::read_to_string(example(path)).unwrap();
-    sqlx::raw_sql(AssertSqlSafe(script))
-        .execute(pool)
-        .await
-        .unwrap();
-}
-
-#[track_caller]
-fn succeeded(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap()
 }

@@ -1,16 +1,10 @@
 //! Spans of the program at a collector of OpenTelemetry, as `docs/tracing.md` has it: an outbox in a file, a
 //! real Redis, and a collector of the test's own.
 
-#![cfg(feature = "otel")]
-#![allow(clippy::unwrap_used)]
-
-use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
@@ -27,14 +21,13 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use uuid::Uuid;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::place::Place;
+use crate::support::{brokers, name, until};
+
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
 
@@ -42,27 +35,28 @@ const SPAN: &str = "00f067aa0ba902b7";
 async fn the_last_spans_reach_a_secured_collector_before_the_end() {
     let certificates = address("OUTBOX_TEST_CERTIFICATES");
     let collector = Collector::with_tls(Path::new(&certificates)).await;
-    let program = Program::new().await;
-    program.enqueue("01").await;
+    let traced = Traced::new().await;
+    traced.enqueue("01").await;
     let endpoint = format!("https://localhost:{}", collector.address.port());
-    let relay = program.start(&[
+    let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
         ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=of%20ours"),
         ("OTEL_BSP_SCHEDULE_DELAY", "3600000"),
         ("SSL_CERT_FILE", &format!("{certificates}/ca.pem")),
-    ]);
-    program.delivers(1).await;
-    program.stop(relay).await;
-    program.clean().await;
+    ];
+    let relay = traced.place.start_with(&["run"], &variables);
+    traced.delivers(1).await;
+    let log = relay.stop().await;
+    brokers::delete_redis_stream(&traced.topic).await;
 
     let spans = collector.spans();
     let [span] = &spans[..] else {
-        panic!("{spans:?}\n{}", program.log())
+        panic!("{spans:?}\n{log}")
     };
-    assert_eq!(span.name, format!("publish {}", program.topic));
+    assert_eq!(span.name, format!("publish {}", traced.topic));
     assert_eq!(links(span), [(TRACE.to_owned(), SPAN.to_owned())]);
     let destination = text(&span.attributes, "messaging.destination.name");
-    assert_eq!(destination.as_ref(), Some(&program.topic));
+    assert_eq!(destination.as_ref(), Some(&traced.topic));
     assert_eq!(collector.service().as_deref(), Some("outbox"));
     assert_eq!(collector.header("api-key"), "of ours");
 }
@@ -71,26 +65,26 @@ async fn the_last_spans_reach_a_secured_collector_before_the_end() {
 async fn a_collector_that_is_away_costs_spans_and_no_message() {
     let collector = Collector::plain().await;
     collector.refuses.store(true, Ordering::Relaxed);
-    let program = Program::new().await;
+    let traced = Traced::new().await;
     let endpoint = format!("http://{}/v1/traces", collector.address);
-    let relay = program.start(&[
+    let variables = [
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "1000"),
         ("OTEL_BSP_SCHEDULE_DELAY", "20"),
         ("OTEL_SERVICE_NAME", "relay of orders"),
-    ]);
-    program.enqueue("01").await;
-    program.says("the collector takes no spans").await;
-    program.enqueue("01").await;
-    program.delivers(2).await;
+    ];
+    let relay = traced.place.start_with(&["run"], &variables);
+    traced.enqueue("01").await;
+    relay.says("the collector takes no spans").await;
+    traced.enqueue("01").await;
+    traced.delivers(2).await;
     assert!(collector.refused.load(Ordering::Relaxed) >= 1);
 
     collector.refuses.store(false, Ordering::Relaxed);
-    program.enqueue("01").await;
-    program.says("the collector takes spans again").await;
-    program.stop(relay).await;
-    program.clean().await;
-    let log = program.log();
+    traced.enqueue("01").await;
+    relay.says("the collector takes spans again").await;
+    let log = relay.stop().await;
+    brokers::delete_redis_stream(&traced.topic).await;
     assert_eq!(log.matches("takes no spans").count(), 1, "{log}");
     assert!(!collector.spans().is_empty());
     assert_eq!(collector.service().as_deref(), Some("relay of orders"));
@@ -98,7 +92,7 @@ async fn a_collector_that_is_away_costs_spans_and_no_message() {
 
 #[tokio::test]
 async fn a_collector_that_cannot_be_meant_is_refused() {
-    let program = Program::new().await;
+    let traced = Traced::new().await;
     let endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT";
     let valid = (endpoint, "http://127.0.0.1:4318");
     for (wrong, reason) in [
@@ -115,120 +109,43 @@ async fn a_collector_that_cannot_be_meant_is_refused() {
             "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: it must be a number of milliseconds",
         ),
     ] {
-        let mut refused = program.start(&[valid, wrong]);
-        let status = timeout(PATIENCE, refused.wait()).await.unwrap().unwrap();
-        let log = program.log();
-        assert_eq!(status.code(), Some(2), "{log}");
-        assert!(log.contains(reason), "{log}");
+        let said = traced.place.run_with(&["run"], &[valid, wrong]).await;
+        let said = said.failure(2);
+        assert!(said.contains(reason), "{said}");
     }
 }
 
-/// The program, in a folder with an outbox and its configuration.
-struct Program {
-    folder: PathBuf,
+/// A place with an outbox in a file, from which a relay delivers messages of a trace to Redis.
+struct Traced {
+    place: Place,
     topic: String,
 }
 
-impl Program {
+impl Traced {
     async fn new() -> Self {
-        let topic = format!("traced-{}", Uuid::now_v7().simple());
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&topic);
-        fs::create_dir_all(&folder).unwrap();
-        let settings = format!(
+        let place = Place::with(&format!(
             "[store]\nkind = \"sqlite\"\npath = \"outbox.db\"\n\
              [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
             address("OUTBOX_TEST_REDIS_URL")
-        );
-        fs::write(folder.join("outbox.toml"), settings).unwrap();
-        let program = Self { folder, topic };
-        program.run(&["migrate"]).await;
-        program
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
-        command.args(arguments).current_dir(&self.folder);
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        command
-    }
-
-    async fn run(&self, arguments: &[&str]) {
-        let output = timeout(PATIENCE, self.command(arguments).output()).await;
-        let output = output.unwrap().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        ));
+        place.done(&["migrate"]).await;
+        let topic = name("traced");
+        Self { place, topic }
     }
 
     /// Enqueues a message of a span with these flags: `01` is sampled.
     async fn enqueue(&self, flags: &str) {
         let traceparent = format!("traceparent=00-{TRACE}-{SPAN}-{flags}");
         let arguments = ["enqueue", &self.topic, "x", "--header", &traceparent];
-        self.run(&arguments).await;
-    }
-
-    /// A relay whose log is a file.
-    fn start(&self, variables: &[(&str, &str)]) -> Child {
-        let log = File::create(self.folder.join("log")).unwrap();
-        let mut command = self.command(&["run"]);
-        command.envs(variables.iter().copied());
-        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
-    }
-
-    async fn stop(&self, mut relay: Child) {
-        let pid = relay.id().unwrap().to_string();
-        let killed = Command::new("kill").args(["-TERM", &pid]).status().await;
-        assert!(killed.unwrap().success());
-        let status = timeout(PATIENCE, relay.wait()).await.unwrap().unwrap();
-        assert!(status.success(), "{}", self.log());
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap()
-    }
-
-    async fn says(&self, text: &str) {
-        until(text, async || self.log().contains(text)).await;
+        self.place.done(&arguments).await;
     }
 
     /// Waits until so many messages are at the broker.
-    async fn delivers(&self, messages: usize) {
-        let mut redis = redis().await;
+    async fn delivers(&self, messages: u64) {
         until("delivery", async || {
-            let mut length = redis::cmd("XLEN");
-            let length: usize = length
-                .arg(&self.topic)
-                .query_async(&mut redis)
-                .await
-                .unwrap();
-            length == messages
+            brokers::redis_length(&self.topic).await == messages
         })
         .await;
-    }
-
-    /// Leaves nothing at the broker.
-    async fn clean(&self) {
-        let mut remove = redis::cmd("DEL");
-        remove.arg(&self.topic);
-        remove.exec_async(&mut redis().await).await.unwrap();
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // What is left of it is in the target folder.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-async fn redis() -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
-}
-
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "did not happen in time: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await; // wait: the poll
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::scene::{Scene, with_scene};
+use crate::support::scene::{Scene, with_scene};
 
 const NO_BROKER: &str = "";
 
@@ -52,7 +52,7 @@ async fn what_is_dead_is_found_by_what_is_known_of_it() {
         assert_eq!(scene.done(&["dead", "show", &seen[0], "--payload"]).await, "{}");
         let whole = scene.json(&["dead", "show", &seen[0]]).await;
         assert_eq!((&whole["payload"], &whole["headers"]["a"]), (&"{}".into(), &"b".into()));
-        let strange = scene.outbox(&["dead", "show", "00000000-0000-0000-0000-000000000007"]).await;
+        let strange = scene.run(&["dead", "show", "00000000-0000-0000-0000-000000000007"]).await;
         assert_eq!(strange.code, 1);
         assert!(strange.err.contains("no dead message has the id"), "{strange:?}");
     })
@@ -69,16 +69,16 @@ async fn nothing_is_decided_by_oversight() {
 
         // Which messages has to be said.
         for action in ["replay", "discard"] {
-            let answer = scene.outbox(&["dead", action, "--yes"]).await;
+            let answer = scene.run(&["dead", action, "--yes"]).await;
             assert_eq!(answer.code, 2, "{answer:?}");
             assert!(answer.err.contains("--all"), "{answer:?}");
         }
         // Nobody can be asked, so it has to be said beforehand.
-        let answer = scene.outbox(&["dead", "discard", "--topic", "t"]).await;
+        let answer = scene.run(&["dead", "discard", "--topic", "t"]).await;
         assert_eq!(answer.code, 1, "{answer:?}");
         assert!(answer.err.contains("--yes"), "{answer:?}");
         let dry = scene
-            .outbox(&["dead", "discard", "--topic", "t", "--dry-run"])
+            .run(&["dead", "discard", "--topic", "t", "--dry-run"])
             .await;
         assert_eq!(dry.code, 0);
         assert_eq!(dry.out, "would drop 2 dead messages; nothing was changed\n");
@@ -107,24 +107,27 @@ async fn nothing_is_decided_by_oversight() {
     .await;
 }
 
-/// As of `dead show ID --payload | head -c 100`.
+/// What is shown before the question is found however far behind it lies.
 #[tokio::test]
-async fn a_reader_that_goes_away_is_no_failure() {
+async fn one_message_is_found_behind_many() {
     with_scene(NO_BROKER, async |scene| {
         scene.done(&["migrate"]).await;
-        scene.give_up(&[("t", None, "e")]).await;
-        // More than a pipe takes.
+        // One more than the store goes over in one look.
+        scene.give_up_many("other", 10_001).await;
         scene
-            .execute("UPDATE {schema}.dead SET payload = convert_to(repeat('x', 1000000), 'UTF8')")
+            .give_up(&[("wanted", Some("order-1"), "too large")])
             .await;
-        let id = ids(&scene.json(&["dead", "list"]).await).remove(0);
-        for form in ["--payload", "--json"] {
-            assert_eq!(
-                scene.unread(&["dead", "show", &id, form]).await,
-                0,
-                "{form}"
-            );
-        }
+        let dry = scene
+            .run(&["dead", "discard", "--topic", "wanted", "--dry-run"])
+            .await;
+        assert!(
+            dry.err.contains("order-1") && dry.err.contains("too large"),
+            "{dry:?}"
+        );
+        assert_eq!(
+            dry.success(),
+            "would drop 1 dead message; nothing was changed\n"
+        );
     })
     .await;
 }
@@ -149,27 +152,27 @@ async fn a_pause_says_how_it_ends() {
 async fn two_people_replay_at_once() {
     with_scene(NO_BROKER, async |scene| {
         scene.done(&["migrate"]).await;
-        scene
-            .execute(
-                "INSERT INTO {schema}.dead (position, key_hash, id, topic, key, enqueued_at, parked, failures,
-                                            error_kind, error, halted)
-                 SELECT n, hashtextextended('k' || n % 500, 0), {schema}.new_message_id(), 't', 'k' || n % 500,
-                        clock_timestamp(), 1, 1, 'retryable', 'no', false
-                   FROM generate_series(1, 5000) AS n;
-                 SELECT setval('{schema}.message_position', 5000)",
-            )
-            .await;
+        scene.give_up_many("t", 5_000).await;
         let replay = ["dead", "replay", "--all", "--yes"];
-        let (one, other) = tokio::join!(scene.outbox(&replay), scene.outbox(&replay));
+        let (one, other) = tokio::join!(scene.run(&replay), scene.run(&replay));
         assert_eq!((one.code, other.code), (0, 0), "{one:?} {other:?}");
         let number = |out: &str| -> u64 {
             if out == "no dead message fits\n" {
                 return 0;
             }
-            let number = out.strip_prefix("put back ").unwrap().split(' ').next().unwrap();
+            let number = out
+                .strip_prefix("put back ")
+                .unwrap()
+                .split(' ')
+                .next()
+                .unwrap();
             number.replace(',', "").parse().unwrap()
         };
-        assert_eq!(number(&one.out) + number(&other.out), 5000, "{one:?} {other:?}");
+        assert_eq!(
+            number(&one.out) + number(&other.out),
+            5000,
+            "{one:?} {other:?}"
+        );
         assert_eq!(dead(scene).await, 0);
         let status = scene.json(&["status"]).await;
         assert_eq!(status["parked"]["number"], 5000, "{status}");
@@ -191,7 +194,7 @@ async fn hostile_text_is_shown_and_not_obeyed() {
             )
             .await;
         let id = ids(&scene.json(&["dead", "list"]).await).remove(0);
-        let pause = scene.outbox(&["pause", "t*", "--by", HOSTILE]).await;
+        let pause = scene.run(&["pause", "t*", "--by", HOSTILE]).await;
         assert_eq!(pause.code, 0, "{pause:?}");
         for arguments in [
             &["status"][..],
@@ -203,7 +206,7 @@ async fn hostile_text_is_shown_and_not_obeyed() {
             &["pause"],
             &["dead", "replay", "--all", "--dry-run"],
         ] {
-            let answer = scene.outbox(arguments).await;
+            let answer = scene.run(arguments).await;
             assert_eq!(answer.code, 0, "{arguments:?} {answer:?}");
             let text = answer.out + &answer.err;
             let bad = text

@@ -1,16 +1,15 @@
-//! The same commands on an outbox in SQLite, with nothing but the program.
+//! The same commands on an outbox in SQLite, with nothing but the place.
 
 use outbox_conformance::address;
-use redis::aio::MultiplexedConnection;
-use uuid::Uuid;
 
-use crate::scene::{Program, redis, until};
+use crate::support::place::Place;
+use crate::support::{brokers, name, until};
 
 #[tokio::test]
 async fn an_operator_of_an_embedded_outbox() {
     let url = address("OUTBOX_TEST_REDIS_URL");
-    let prefix = format!("{}:", Uuid::now_v7().simple());
-    let program = Program::with(&format!(
+    let prefix = format!("{}:", name("embedded"));
+    let place = Place::with(&format!(
         "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\n\
          [relay]\nretry_first = \"1m\"\non_dead = \"halt_key\"\n\n\
          [broker.events]\nkind = \"redis\"\nurl = \"{url}\"\nstream_prefix = \"{prefix}\"\n\
@@ -25,34 +24,34 @@ async fn an_operator_of_an_embedded_outbox() {
             &["dead", "list"],
             &["check", "--max-dead", "0"],
         ] {
-            let answer = program.outbox(arguments).await;
+            let answer = place.run(arguments).await;
             assert_eq!(answer.code, 1, "{arguments:?} {answer:?}");
             assert!(
                 answer.err.contains("outbox migrate"),
                 "{arguments:?} {answer:?}"
             );
         }
-        program.write("shop.db", b"");
+        place.write("shop.db", b"");
     }
-    program.done(&["migrate"]).await;
-    assert!(program.done(&["status"]).await.contains("IDLE: "));
+    place.done(&["migrate"]).await;
+    assert!(place.done(&["status"]).await.contains("IDLE: "));
 
     // A relay cannot be seen in the file, so what waits is said to wait.
-    program
+    place
         .done(&["enqueue", "orders.shipped", "{}", "--key", "order-1"])
         .await;
-    let waiting = program.done(&["status"]).await;
+    let waiting = place.done(&["status"]).await;
     assert!(
         waiting.contains("MOVING: on the way: 1 message"),
         "{waiting}"
     );
 
-    let relay = program.start(&["run"]);
-    held(&program, 1).await;
-    let status = program.done(&["status"]).await;
+    let relay = place.start(&["run"]);
+    held(&place, 1).await;
+    let status = place.done(&["status"]).await;
     assert!(status.contains("HELD UP: 1 key is held up"), "{status}");
     assert!(status.contains("topic_unavailable"), "{status}");
-    let doctor = program.outbox(&["doctor"]).await;
+    let doctor = place.run(&["doctor"]).await;
     assert_eq!(doctor.code, 1, "{doctor:?}");
     assert!(
         doctor
@@ -61,108 +60,90 @@ async fn an_operator_of_an_embedded_outbox() {
         "{doctor:?}"
     );
 
-    let mut redis = redis(&url).await;
     let stream = format!("{prefix}orders.shipped");
-    make_stream(&mut redis, &stream).await;
-    let retried = program
-        .done(&["keys", "retry", "--topic", "orders.*"])
-        .await;
+    brokers::create_redis_stream(&stream).await;
+    let retried = place.done(&["keys", "retry", "--topic", "orders.*"]).await;
     assert_eq!(retried, "1 key is tried now, as soon as a relay has time\n");
-    held(&program, 0).await;
+    held(&place, 0).await;
 
     // Too large, and its key halts; another one behind it.
     let large = "x".repeat(20_000);
-    program
+    place
         .done(&["enqueue", "orders.shipped", &large, "--key", "order-1"])
         .await;
-    program
+    place
         .done(&["enqueue", "orders.shipped", "{}", "--key", "order-1"])
         .await;
-    until("a key is halted", async || halted(&program).await == 1).await;
-    let status = program.done(&["status"]).await;
+    until("a key is halted", async || halted(&place).await == 1).await;
+    let status = place.done(&["status"]).await;
     assert!(status.contains("next: outbox keys --halted"), "{status}");
-    let keys = program.done(&["keys", "--halted"]).await;
+    let keys = place.done(&["keys", "--halted"]).await;
     assert!(
         keys.contains("order-1") && keys.contains("rejected: the entry has"),
         "{keys}"
     );
-    let check = program
-        .outbox(&["check", "--max-dead", "0", "--max-halted", "0"])
+    let check = place
+        .run(&["check", "--max-dead", "0", "--max-halted", "0"])
         .await;
     assert_eq!(check.code, 1, "{check:?}");
 
-    let list = program
+    let list = place
         .json(&["dead", "list", "--topic", "orders.*", "--key", "order-1"])
         .await;
     let id = list["messages"][0]["id"].as_str().unwrap().to_owned();
-    let shown = program.done(&["dead", "show", &id]).await;
+    let shown = place.done(&["dead", "show", &id]).await;
     assert!(shown.contains("key goes on  no"), "{shown}");
-    assert_eq!(
-        program.done(&["dead", "show", &id, "--payload"]).await,
-        large
-    );
+    assert_eq!(place.done(&["dead", "show", &id, "--payload"]).await, large);
 
-    program.done(&["dead", "discard", &id, "--yes"]).await;
-    held(&program, 0).await;
+    place.done(&["dead", "discard", &id, "--yes"]).await;
+    held(&place, 0).await;
 
     // A relay heeds a pause within a second.
-    program.done(&["pause", "bills.*", "--by", "grace"]).await;
-    program
+    place.done(&["pause", "bills.*", "--by", "grace"]).await;
+    place
         .done(&["enqueue", "bills.sent", "{}", "--key", "bill-1"])
         .await;
     until("the key waits for the paused topic", async || {
-        program.done(&["keys", "retry", "--all"]).await;
-        error(&program).await == "paused: bills.* by grace"
+        place.done(&["keys", "retry", "--all"]).await;
+        error(&place).await == "paused: bills.* by grace"
     })
     .await;
-    assert_eq!(verdict(&program).await, "paused");
+    assert_eq!(place.verdict().await, "paused");
     let bills = format!("{prefix}bills.sent");
-    make_stream(&mut redis, &bills).await;
-    let resumed = program.done(&["resume", "bills.*"]).await;
+    brokers::create_redis_stream(&bills).await;
+    let resumed = place.done(&["resume", "bills.*"]).await;
     assert_eq!(resumed, "bills.* is resumed; 1 key is due now\n");
-    held(&program, 0).await;
+    held(&place, 0).await;
 
-    assert_eq!(verdict(&program).await, "idle");
+    assert_eq!(place.verdict().await, "idle");
     let check = ["check", "--max-dead", "0", "--max-held", "0"];
-    assert_eq!(program.outbox(&check).await.code, 0);
+    assert_eq!(place.run(&check).await.code, 0);
     drop(relay);
-    let mut lengths = redis::pipe();
-    lengths.cmd("XLEN").arg(&stream).cmd("XLEN").arg(&bills);
-    let lengths = lengths.query_async::<(u64, u64)>(&mut redis).await;
-    let mut remove = redis::cmd("DEL");
-    remove.arg(&stream).arg(&bills);
-    remove.exec_async(&mut redis).await.unwrap();
+    let mut lengths = Vec::new();
+    for stream in [&stream, &bills] {
+        lengths.push(brokers::redis_length(stream).await);
+        brokers::delete_redis_stream(stream).await;
+    }
     let made = "with the first entry of each stream";
-    assert_eq!(lengths.unwrap(), (1 + 2, 1 + 1), "{made}");
+    assert_eq!(lengths, [1 + 2, 1 + 1], "{made}");
 }
 
-async fn make_stream(redis: &mut MultiplexedConnection, stream: &str) {
-    let mut add = redis::cmd("XADD");
-    add.arg(stream).arg("*").arg("first").arg("");
-    add.exec_async(redis).await.unwrap();
-}
-
-async fn held(program: &Program, keys: u64) {
+async fn held(place: &Place, keys: u64) {
     until("so many keys are held up", async || {
-        let status = program.json(&["status"]).await;
+        let status = place.json(&["status"]).await;
         status["held_keys"]["number"] == keys && status["waiting"]["number"] == 0
     })
     .await;
 }
 
-async fn halted(program: &Program) -> u64 {
-    let status = program.json(&["status"]).await;
+async fn halted(place: &Place) -> u64 {
+    let status = place.json(&["status"]).await;
     status["halted_keys"]["number"].as_u64().unwrap()
 }
 
-async fn verdict(program: &Program) -> String {
-    let status = program.json(&["status"]).await;
-    status["verdict"].as_str().unwrap().to_owned()
-}
-
 /// Of the first key that is held up.
-async fn error(program: &Program) -> String {
-    let keys = program.json(&["keys"]).await;
+async fn error(place: &Place) -> String {
+    let keys = place.json(&["keys"]).await;
     keys["keys"][0]["error"]
         .as_str()
         .unwrap_or_default()

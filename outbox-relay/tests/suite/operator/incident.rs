@@ -9,9 +9,12 @@ use std::fs;
 
 use outbox_conformance::address;
 use outbox_conformance::proxy::Proxy;
-use redis::aio::MultiplexedConnection;
 
-use crate::scene::{Scene, redis, until, with_scene};
+use crate::support::scene::{Scene, with_scene};
+use crate::support::{authority, brokers, name, repository, until};
+
+/// What the monitor asks.
+const CHECK: &str = "outbox check --max-age 60s --max-dead 0 --max-held 0";
 
 /// What an operator has typed, and what came back.
 #[derive(Default)]
@@ -28,7 +31,7 @@ impl Transcript {
 
     async fn type_in(&mut self, scene: &Scene, line: &str) -> String {
         let arguments: Vec<&str> = line.split(' ').collect();
-        let answer = scene.outbox(&arguments[1..]).await;
+        let answer = scene.run(&arguments[1..]).await;
         let shown = format!("{}{}", answer.err, answer.out);
         let _ = write!(self.0, "$ {line}\n{shown}");
         if answer.code != 0 {
@@ -41,56 +44,37 @@ impl Transcript {
 #[tokio::test]
 async fn a_night_with_the_program_alone() {
     let url = address("OUTBOX_TEST_REDIS_URL");
-    let (scheme, address) = url.split_once("://").unwrap();
-    let address = address.trim_end_matches('/');
-    let proxy = Proxy::to(address).await;
-    let prefix = format!("{}:", uuid::Uuid::now_v7().simple());
+    let proxy = Proxy::to(authority(&url)).await;
+    let prefix = format!("{}:", name("night"));
     let settings = format!(
-        "[relay]\nretry_first = \"1m\"\nbackoff_longest = \"500ms\"\n\n[broker.events]\nkind = \"redis\"\nurl = \"{scheme}://{}\"\nstream_prefix = \"{prefix}\"\n\
+        "[relay]\nretry_first = \"1m\"\nbackoff_longest = \"500ms\"\n\n\
+         [broker.events]\nkind = \"redis\"\nurl = \"{}\"\nstream_prefix = \"{prefix}\"\n\
          create_streams = false\nmax_message_bytes = \"10KiB\"\n",
-        proxy.address()
+        url.replace(authority(&url), &proxy.address().to_string())
     );
     with_scene(&settings, async |scene| {
-        let mut redis = redis(&url).await;
         let placed = format!("{prefix}orders.placed");
         let shipped = format!("{prefix}orders.shipped");
-        make_stream(&mut redis, &placed).await;
+        brokers::create_redis_stream(&placed).await;
 
-        night(scene, &proxy, &mut redis, &shipped, &prefix).await;
+        night(scene, &proxy, &shipped, &prefix).await;
 
-        let delivered = [
-            length(&mut redis, &placed).await,
-            length(&mut redis, &shipped).await,
-        ];
-        let mut remove = redis::cmd("DEL");
-        remove.arg(&placed).arg(&shipped);
-        remove.exec_async(&mut redis).await.unwrap();
-        assert_eq!(
-            delivered,
-            [1 + 25, 1 + 3],
-            "with the first entry of each stream"
-        );
+        let mut delivered = Vec::new();
+        for stream in [&placed, &shipped] {
+            delivered.push(brokers::redis_length(stream).await);
+            brokers::delete_redis_stream(stream).await;
+        }
+        let made = "with the first entry of each stream";
+        assert_eq!(delivered, [1 + 25, 1 + 3], "{made}");
     })
     .await;
 }
 
-async fn night(
-    scene: &Scene,
-    proxy: &Proxy,
-    redis: &mut MultiplexedConnection,
-    shipped: &str,
-    prefix: &str,
-) {
+async fn night(scene: &Scene, proxy: &Proxy, shipped: &str, prefix: &str) {
     let mut typed = Transcript::default();
     scene.done(&["migrate"]).await;
     let _relay = scene.start(&["run"]);
-    until("a relay is there", async || {
-        let status = scene.json(&["status"]).await;
-        status["relays"]
-            .as_array()
-            .is_some_and(|relays| !relays.is_empty())
-    })
-    .await;
+    scene.has_a_relay().await;
 
     scene
         .execute(
@@ -105,12 +89,7 @@ async fn night(
     })
     .await;
     typed.remark("the monitor has called: outbox check has failed");
-    typed
-        .type_in(
-            scene,
-            "outbox check --max-age 60s --max-dead 0 --max-held 0",
-        )
-        .await;
+    typed.type_in(scene, CHECK).await;
     let status = typed.type_in(scene, "outbox status").await;
     assert!(status.contains("HELD UP: 3 keys are held up"), "{status}");
     typed.type_in(scene, "outbox keys").await;
@@ -121,11 +100,11 @@ async fn night(
     );
 
     typed.remark("the stream was forgotten in the new cluster: it is made, with Redis's own tools");
-    make_stream(redis, shipped).await;
+    brokers::create_redis_stream(shipped).await;
     typed
         .type_in(scene, "outbox keys retry --topic orders.shipped")
         .await;
-    until("the keys go on", async || verdict(scene).await == "idle").await;
+    until("the keys go on", async || scene.verdict().await == "idle").await;
     let status = typed.type_in(scene, "outbox status").await;
     assert!(status.contains("IDLE"), "{status}");
 
@@ -135,14 +114,12 @@ async fn night(
                  payload => json_build_object('id', 9, 'item', 'tea', 'picture', repeat('89504e47', 2500)))",
         )
         .await;
-    until("a message is dead", async || verdict(scene).await == "dead").await;
+    until("a message is dead", async || {
+        scene.verdict().await == "dead"
+    })
+    .await;
     typed.remark("it calls again: somebody has put a picture into an order");
-    typed
-        .type_in(
-            scene,
-            "outbox check --max-age 60s --max-dead 0 --max-held 0",
-        )
-        .await;
+    typed.type_in(scene, CHECK).await;
     let list = typed.type_in(scene, "outbox dead list").await;
     assert!(list.contains("rejected: the entry has"), "{list}");
     let id = scene.json(&["dead", "list"]).await["messages"][0]["id"]
@@ -169,14 +146,9 @@ async fn night(
                FROM generate_series(1, 20) n",
         )
         .await;
-    until("nothing leaves", async || verdict(scene).await == "stuck").await;
+    until("nothing leaves", async || scene.verdict().await == "stuck").await;
     typed.remark("and again: Redis is away");
-    typed
-        .type_in(
-            scene,
-            "outbox check --max-age 60s --max-dead 0 --max-held 0",
-        )
-        .await;
+    typed.type_in(scene, CHECK).await;
     let status = typed.type_in(scene, "outbox status").await;
     assert!(status.contains("STUCK: nothing leaves"), "{status}");
     let doctor = typed.type_in(scene, "outbox doctor").await;
@@ -192,42 +164,14 @@ async fn night(
     typed.remark("Redis is back, and nothing else is to be done");
     proxy.release();
     until("what waited is delivered", async || {
-        verdict(scene).await == "idle"
+        scene.verdict().await == "idle"
     })
     .await;
     typed.type_in(scene, "outbox status").await;
-    typed
-        .type_in(
-            scene,
-            "outbox check --max-age 60s --max-dead 0 --max-held 0",
-        )
-        .await;
+    typed.type_in(scene, CHECK).await;
 
-    let text = typed
-        .0
-        .replace(prefix, "")
-        .replace(scene.outbox.schema(), "outbox");
+    let text = typed.0.replace(prefix, "").replace(&scene.name, "outbox");
     compare(&text, &proxy.address().to_string());
-}
-
-async fn make_stream(redis: &mut MultiplexedConnection, stream: &str) {
-    let mut add = redis::cmd("XADD");
-    add.arg(stream).arg("*").arg("first").arg("");
-    add.exec_async(redis).await.unwrap();
-}
-
-async fn length(redis: &mut MultiplexedConnection, stream: &str) -> u64 {
-    redis::cmd("XLEN")
-        .arg(stream)
-        .query_async(redis)
-        .await
-        .unwrap()
-}
-
-async fn verdict(scene: &Scene) -> String {
-    let answer = scene.outbox(&["status", "--json"]).await;
-    let status: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
-    status["verdict"].as_str().unwrap().to_owned()
 }
 
 /// The document shows what is really typed and printed.
@@ -235,11 +179,7 @@ fn compare(real: &str, broker: &str) {
     let real = real.replace(broker, "127.0.0.1:6379");
     let file = concat!(env!("CARGO_TARGET_TMPDIR"), "/incident.txt");
     fs::write(file, &real).unwrap();
-    let document = fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../docs/operations.md"
-    ));
-    let document = document.unwrap();
+    let document = fs::read_to_string(repository("docs/operations.md")).unwrap();
     let shown = document
         .split("```text\n")
         .nth(1)

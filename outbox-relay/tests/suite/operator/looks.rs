@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::scene::with_scene;
+use crate::support::scene::with_scene;
 
 /// Producers enqueue, and nobody has ever started a relay.
 #[tokio::test]
 async fn without_a_relay_the_status_says_so() {
     with_scene("", async |scene| {
-        let answer = scene.outbox(&["status"]).await;
+        let answer = scene.run(&["status"]).await;
         assert_eq!(answer.code, 1, "{answer:?}");
         assert!(answer.err.contains("outbox migrate"), "{answer:?}");
 
@@ -31,7 +31,7 @@ async fn a_check_ends_with_the_code_that_monitors_read() {
     with_scene("", async |scene| {
         scene.done(&["migrate"]).await;
         let check = async |limits: &[&str]| {
-            let answer = scene.outbox(&[&["check"][..], limits].concat()).await;
+            let answer = scene.run(&[&["check"][..], limits].concat()).await;
             (answer.code, answer.out + &answer.err)
         };
         let (code, text) = check(&["--max-age", "60s", "--max-dead", "0"]).await;
@@ -96,7 +96,7 @@ async fn without_a_database_every_command_ends_and_says_why() {
             &["resume", "t"],
         ] {
             let begun = Instant::now();
-            let answer = scene.outbox(&[arguments, &["--set", away]].concat()).await;
+            let answer = scene.run(&[arguments, &["--set", away]].concat()).await;
             assert_eq!(answer.code, 1, "{arguments:?} {answer:?}");
             assert!(begun.elapsed() < Duration::from_secs(30), "{arguments:?}");
             let text = answer.out + &answer.err;
@@ -144,9 +144,31 @@ async fn a_pause_is_seen_by_whoever_looks() {
         );
 
         assert_eq!(scene.done(&["resume", "bills"]).await, "bills is resumed\n");
-        let again = scene.outbox(&["resume", "bills"]).await;
+        let again = scene.run(&["resume", "bills"]).await;
         assert_eq!(again.code, 1, "{again:?}");
         assert!(again.err.contains("was not paused"), "{again:?}");
+    })
+    .await;
+}
+
+/// As of `outbox dead show ID --payload | head -c 100`.
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_failure() {
+    with_scene("", async |scene| {
+        scene.done(&["migrate"]).await;
+        scene.give_up(&[("t", None, "e")]).await;
+        let dead = scene.json(&["dead", "list"]).await;
+        let id = dead["messages"][0]["id"].as_str().unwrap();
+        for arguments in [
+            &["man"][..],
+            &["status"],
+            &["dead", "list"],
+            &["dead", "show", id, "--payload"],
+            &["dead", "show", id, "--json"],
+        ] {
+            let ended = scene.unread(arguments).await;
+            assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{arguments:?}");
+        }
     })
     .await;
 }

@@ -1,11 +1,7 @@
-//! What an operator does with the program alone, against a real Postgres, a real SQLite
-//! and real brokers.
-
-#![allow(clippy::unwrap_used)]
+//! What an operator does with the program alone, on an outbox in Postgres and on one in SQLite.
 
 mod decisions;
 mod embedded;
 mod incident;
 mod looks;
-mod scene;
 mod surroundings;

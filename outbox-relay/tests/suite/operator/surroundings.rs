@@ -2,48 +2,37 @@
 //! not there; and that it leaves no trace.
 
 use std::fmt::Write as _;
-use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream;
-use futures_util::FutureExt as _;
-use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
-use lapin::types::FieldTable;
-use lapin::{Connection, ConnectionProperties};
 use outbox_conformance::address;
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use serde_json::Value;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
-use uuid::Uuid;
 
-use crate::scene::{Scene, redis, until, with_scene};
+use crate::support::place::Place;
+use crate::support::scene::{with_database, with_scene};
+use crate::support::{brokers, name};
 
 const BROKERS: [&str; 4] = ["amqp", "kafka", "nats", "redis"];
 
 #[tokio::test]
 async fn every_broker_says_which_topics_are_there() {
-    let unique = Uuid::now_v7().simple().to_string();
+    let unique = name("doctor");
     let topic = |broker: &str, which: &str| format!("{unique}.{broker}.{which}");
-    let mut settings = format!(
-        "[broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\n\
-         [broker.kafka]\nkind = \"kafka\"\nproperties = {{ \"bootstrap.servers\" = \"{}\" }}\n\n\
-         [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\n\
-         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\ncreate_streams = false\n\n",
-        address("OUTBOX_TEST_RABBITMQ_URL"),
-        address("OUTBOX_TEST_KAFKA"),
-        address("OUTBOX_TEST_NATS_URL"),
-        address("OUTBOX_TEST_REDIS_URL"),
-    );
+    let mut settings = brokers::settings() + "create_streams = false\n\n";
     for broker in BROKERS {
         let _ = write!(
             settings,
             "[[route]]\ntopic = \"{unique}.{broker}.*\"\nbroker = \"{broker}\"\n\n"
         );
     }
-    let places = Places::make(BROKERS.map(|broker| topic(broker, "there"))).await;
+    let [queue, kafka_topic, subject, stream] = BROKERS.map(|broker| topic(broker, "there"));
+    tokio::join!(
+        brokers::create_queue(&queue),
+        brokers::create_kafka_topic(&kafka_topic),
+        brokers::create_stream(&unique, &subject),
+        brokers::create_redis_stream(&stream),
+    );
 
     with_scene(&settings, async |scene| {
         scene.done(&["migrate"]).await;
@@ -58,7 +47,7 @@ async fn every_broker_says_which_topics_are_there() {
             .await;
         // Twice: the first question must not have made what was missing.
         for _ in 0..2 {
-            let answer = scene.outbox(&["doctor", "--json"]).await;
+            let answer = scene.run(&["doctor", "--json"]).await;
             assert_eq!(answer.code, 1, "{answer:?}");
             let findings = findings(&answer.out);
             for broker in BROKERS {
@@ -84,7 +73,7 @@ async fn every_broker_says_which_topics_are_there() {
                 "{findings:?}"
             );
         }
-        let text = scene.outbox(&["doctor"]).await.out;
+        let text = scene.run(&["doctor"]).await.out;
         assert!(
             text.contains(&format!(
                 "outbox keys retry --topic {}",
@@ -94,7 +83,12 @@ async fn every_broker_says_which_topics_are_there() {
         );
     })
     .await;
-    places.remove().await;
+    tokio::join!(
+        brokers::delete_queue(&queue),
+        brokers::delete_kafka_topic(&kafka_topic),
+        brokers::delete_stream(&unique),
+        brokers::delete_redis_stream(&stream),
+    );
 }
 
 #[tokio::test]
@@ -108,7 +102,7 @@ async fn brokers_that_are_away_are_named_without_their_passwords() {
     with_scene(settings, async |scene| {
         scene.done(&["migrate"]).await;
         let begun = Instant::now();
-        let answer = scene.outbox(&["doctor", "--json"]).await;
+        let answer = scene.run(&["doctor", "--json"]).await;
         assert_eq!(answer.code, 1, "{answer:?}");
         assert!(
             begun.elapsed() < Duration::from_secs(30),
@@ -128,50 +122,35 @@ async fn brokers_that_are_away_are_named_without_their_passwords() {
 /// Of whoever keeps vacuum from its work it is said who it is.
 #[tokio::test]
 async fn a_forgotten_transaction_is_found_with_its_holder() {
-    with_scene("", async |scene| {
-        // A database of its own, where nobody else is.
-        let name = scene.outbox.schema();
-        scene.execute(&format!("CREATE DATABASE {name}")).await;
-        let server = address("OUTBOX_TEST_POSTGRES_URL");
-        let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-        let tested = AssertUnwindSafe(forgotten(scene, &url))
-            .catch_unwind()
-            .await;
-        scene
-            .execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
-            .await;
-        if let Err(panic) = tested {
-            resume_unwind(panic);
-        }
+    // A database of its own, where nobody else is.
+    with_database(async |url| {
+        let place = Place::with(&format!("[store]\nkind = \"postgres\"\nurl = \"{url}\"\n"));
+        place.done(&["migrate"]).await;
+        let options: PgConnectOptions = url.parse().unwrap();
+        let mut forgotten = options
+            .application_name("monthly-report")
+            .connect()
+            .await
+            .unwrap();
+        // It has written and asks nothing more: without a snapshot, it holds vacuum back by its own id.
+        let begin = "BEGIN; CREATE TABLE public.report ()";
+        sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
+        let doctor = ["doctor", "--no-brokers", "--all"];
+        // Of the server it may find problems that other tests make.
+        let shown = place.run(&doctor).await.out;
+        let is_it =
+            |line: &&str| line.contains("oldest snapshot") && line.contains("monthly-report");
+        let line = shown.lines().find(is_it);
+        assert!(
+            line.is_some_and(|line| line.contains("idle in transaction")),
+            "{shown}"
+        );
+        // No relay is there, of which it warns.
+        let strict = place.run(&[&doctor[..], &["--strict"]].concat()).await;
+        assert_eq!(strict.code, 1, "{strict:?}");
+        forgotten.close().await.unwrap();
     })
     .await;
-}
-
-async fn forgotten(scene: &Scene, url: &str) {
-    let setting = format!("store.url={url}");
-    scene.done(&["migrate", "--set", &setting]).await;
-    let options: PgConnectOptions = url.parse().unwrap();
-    let mut forgotten = options
-        .application_name("monthly-report")
-        .connect()
-        .await
-        .unwrap();
-    // It has written and asks nothing more: without a snapshot, it holds vacuum back by its own id.
-    let begin = "BEGIN; CREATE TABLE public.report ()";
-    sqlx::raw_sql(begin).execute(&mut forgotten).await.unwrap();
-    let doctor = ["doctor", "--no-brokers", "--all", "--set", &setting];
-    // Of the server it may find problems that other tests make.
-    let shown = scene.outbox(&doctor).await.out;
-    let is_it = |line: &&str| line.contains("oldest snapshot") && line.contains("monthly-report");
-    let line = shown.lines().find(is_it);
-    assert!(
-        line.is_some_and(|line| line.contains("idle in transaction")),
-        "{shown}"
-    );
-    // No relay is there, of which it warns.
-    let strict = scene.outbox(&[&doctor[..], &["--strict"]].concat()).await;
-    assert_eq!(strict.code, 1, "{strict:?}");
-    forgotten.close().await.unwrap();
 }
 
 /// The commands work through a pooler whatever is configured; a relay that does not know of it does not.
@@ -182,7 +161,7 @@ async fn through_a_pooler() {
     with_scene(broker, async |scene| {
         let through = async |arguments: &[&str], knows: &str| {
             let settings = ["--set", &pooler, "--set", knows];
-            scene.outbox(&[arguments, &settings].concat()).await
+            scene.run(&[arguments, &settings].concat()).await
         };
         for (knows, expected) in [
             ("store.pooler=false", "problem"),
@@ -209,13 +188,7 @@ async fn through_a_pooler() {
             assert_eq!(pooler.unwrap()["severity"], expected, "{findings:?}");
         }
         let _relay = scene.start(&["run", "--set", &pooler, "--set", "store.pooler=true"]);
-        until("a relay works through it", async || {
-            let status = scene.json(&["status"]).await;
-            status["relays"]
-                .as_array()
-                .is_some_and(|relays| !relays.is_empty())
-        })
-        .await;
+        scene.has_a_relay().await;
     })
     .await;
 }
@@ -234,92 +207,4 @@ fn severity_of<'a>(findings: &'a [Value], start: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{start}: {findings:?}"))["severity"]
         .as_str()
         .unwrap()
-}
-
-/// What the brokers have for one topic each, in the order of [`BROKERS`].
-struct Places([String; 4]);
-
-impl Places {
-    async fn make(topics: [String; 4]) -> Self {
-        let [queue, topic, subject, stream] = &topics;
-        let rabbit = rabbit().await;
-        let channel = rabbit.create_channel().await.unwrap();
-        let durable = QueueDeclareOptions {
-            durable: true,
-            ..Default::default()
-        };
-        channel
-            .queue_declare(queue.as_str().into(), durable, FieldTable::default())
-            .await
-            .unwrap();
-        let new = [NewTopic::new(topic, 2, TopicReplication::Fixed(1))];
-        kafka()
-            .create_topics(&new, &AdminOptions::new())
-            .await
-            .unwrap()[0]
-            .as_ref()
-            .unwrap();
-        let config = jetstream::stream::Config {
-            name: name(subject),
-            subjects: vec![subject.clone()],
-            ..Default::default()
-        };
-        nats().await.create_stream(config).await.unwrap();
-        let mut add = redis::cmd("XADD");
-        add.arg(stream).arg("*").arg("first").arg("");
-        add.exec_async(&mut streams().await).await.unwrap();
-        Self(topics)
-    }
-
-    async fn remove(self) {
-        let [queue, topic, subject, stream] = &self.0;
-        let rabbit = rabbit().await;
-        let channel = rabbit.create_channel().await.unwrap();
-        channel
-            .queue_delete(queue.as_str().into(), QueueDeleteOptions::default())
-            .await
-            .unwrap();
-        kafka()
-            .delete_topics(&[topic], &AdminOptions::new())
-            .await
-            .unwrap()[0]
-            .as_ref()
-            .unwrap();
-        nats().await.delete_stream(name(subject)).await.unwrap();
-        let mut remove = redis::cmd("DEL");
-        remove.arg(stream);
-        remove.exec_async(&mut streams().await).await.unwrap();
-    }
-}
-
-/// A stream's, which takes no dots.
-fn name(subject: &str) -> String {
-    subject.replace('.', "-")
-}
-
-async fn rabbit() -> Connection {
-    let url = address("OUTBOX_TEST_RABBITMQ_URL");
-    Connection::connect(&url, ConnectionProperties::default())
-        .await
-        .unwrap()
-}
-
-fn kafka() -> AdminClient<DefaultClientContext> {
-    let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", address("OUTBOX_TEST_KAFKA"))
-        .create()
-        .unwrap()
-}
-
-async fn nats() -> jetstream::Context {
-    jetstream::new(
-        async_nats::connect(address("OUTBOX_TEST_NATS_URL"))
-            .await
-            .unwrap(),
-    )
-}
-
-async fn streams() -> redis::aio::MultiplexedConnection {
-    redis(&address("OUTBOX_TEST_REDIS_URL")).await
 }

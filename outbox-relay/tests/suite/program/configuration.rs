@@ -1,9 +1,11 @@
 //! Where settings come from, what is refused, and what is never shown.
 
 use outbox_conformance::address;
+use outbox_conformance::proxy::Proxy;
 
-use super::proxy::Silent;
-use super::support::{Ended, Place, Schema};
+use crate::support::authority;
+use crate::support::place::{Ended, Place};
+use crate::support::scene::with_scene;
 
 const VALID: &str = "\
     [store]\nkind = \"postgres\"\nurl = \"postgres://user:hunter2@127.0.0.1:1/shop\"\n\
@@ -19,9 +21,8 @@ fn line<'a>(shown: &'a str, setting: &str) -> &'a str {
 
 #[tokio::test]
 async fn flags_outweigh_the_environment_which_outweighs_the_file() {
-    let place = Place::new();
-    place.configure(VALID);
-    let file = place.run(&["config"], &[]).await.success();
+    let place = Place::with(VALID);
+    let file = place.done(&["config"]).await;
     assert_eq!(
         line(&file, "relay.workers"),
         "relay.workers = 2  # outbox.toml"
@@ -44,7 +45,7 @@ async fn flags_outweigh_the_environment_which_outweighs_the_file() {
         ("OUTBOX_TEST_POSTGRES_URL", "postgres://x"),
         ("OUTBOX_SERVICES_DIR", "/x"),
     ];
-    let variable = place.run(&["config"], &variables).await.success();
+    let variable = place.run_with(&["config"], &variables).await.success();
     assert_eq!(
         line(&variable, "relay.workers"),
         "relay.workers = 3  # the environment"
@@ -65,7 +66,7 @@ async fn flags_outweigh_the_environment_which_outweighs_the_file() {
         "--set",
         "store.schema=shop",
     ];
-    let flag = place.run(&flags, &variables).await.success();
+    let flag = place.run_with(&flags, &variables).await.success();
     assert_eq!(line(&flag, "relay.workers"), "relay.workers = 4  # --set");
     assert_eq!(
         line(&flag, "store.schema"),
@@ -73,10 +74,8 @@ async fn flags_outweigh_the_environment_which_outweighs_the_file() {
     );
 
     // What is shown may be written: it is the same configuration.
-    let copy = Place::new();
-    let shown = flag.replace("***", "hunter2");
-    copy.configure(&shown);
-    let again = copy.run(&["config"], &[]).await.success();
+    let copy = Place::with(&flag.replace("***", "hunter2"));
+    let again = copy.done(&["config"]).await;
     let settings = |text: &str| -> Vec<String> {
         let lines = text
             .lines()
@@ -213,7 +212,7 @@ async fn what_is_wrong_is_named_in_one_line_before_anything_is_done() {
     let place = Place::new();
     for (config, expected) in cases {
         place.configure(&config);
-        let said = place.run(&["run"], &[]).await.failure(2);
+        let said = place.run(&["run"]).await.failure(2);
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
         for word in expected {
             assert!(
@@ -230,7 +229,10 @@ async fn what_is_wrong_is_named_in_one_line_before_anything_is_done() {
         ("OUTBOX_RELAY_WORKERS", "OUTBOX__RELAY__WORKERS"),
         ("OUTBOX__RELAY__WORKERS", "relay.workers"),
     ] {
-        let said = place.run(&["run"], &[(variable, "x")]).await.failure(2);
+        let said = place
+            .run_with(&["run"], &[(variable, "x")])
+            .await
+            .failure(2);
         assert!(said.contains(expected), "{said}");
     }
     for flag in [
@@ -240,13 +242,13 @@ async fn what_is_wrong_is_named_in_one_line_before_anything_is_done() {
         "=1",
         "relay.workers=",
     ] {
-        place.run(&["run", "--set", flag], &[]).await.failure(2);
+        place.run(&["run", "--set", flag]).await.failure(2);
     }
     place
-        .run(&["run", "--config", "none.toml"], &[])
+        .run(&["run", "--config", "none.toml"])
         .await
         .failure(2);
-    place.run(&["walk"], &[]).await.failure(2);
+    place.run(&["walk"]).await.failure(2);
 }
 
 #[tokio::test]
@@ -254,8 +256,6 @@ async fn secrets_are_never_shown() {
     const SECRETS: [&str; 6] = [
         "hunter2", "hunter3", "hunter4", "hunter5", "hunter6", "hunter7",
     ];
-    let silent = Silent::new().await;
-    let schema = Schema::new().await;
     let config = "\
         [store]\nkind = \"postgres\"\nurl = \"postgres://user:hunter2@127.0.0.1:1/shop?password=hunter3\"\n\
         [broker.kafka]\nkind = \"kafka\"\n[broker.kafka.properties]\n\
@@ -276,7 +276,7 @@ async fn secrets_are_never_shown() {
     let trace = [("OUTBOX__LOG__LEVEL", "trace")];
     let all = format!("{config}[log]\nlevel = \"trace\"\n");
     place.configure(&all);
-    let shown = place.run(&["config"], &[]).await;
+    let shown = place.run(&["config"]).await;
     assert!(
         shown
             .out
@@ -290,12 +290,12 @@ async fn secrets_are_never_shown() {
         shown.out
     );
     keep(shown);
-    keep(place.run(&["migrate"], &trace).await);
-    keep(place.run(&["enqueue", "t", "x"], &trace).await);
+    keep(place.run_with(&["migrate"], &trace).await);
+    keep(place.run_with(&["enqueue", "t", "x"], &trace).await);
 
     // A relay that takes everything else is refused for the level of its log.
     let strange_level = [("OUTBOX__LOG__LEVEL", "info,=x=")];
-    let taken = place.run(&["run"], &strange_level).await;
+    let taken = place.run_with(&["run"], &strange_level).await;
     assert!(taken.err.contains("log.level"), "{}", taken.err);
     // Broken in every place: the file's own text, the URLs, the types.
     let broken = [
@@ -323,8 +323,8 @@ async fn secrets_are_never_shown() {
     ];
     for config in broken {
         place.configure(&config);
-        let ended = place.run(&["run"], &strange_level).await;
-        assert_eq!(ended.code, Some(2), "{}{}", ended.out, ended.err);
+        let ended = place.run_with(&["run"], &strange_level).await;
+        assert_eq!(ended.code, 2, "{}{}", ended.out, ended.err);
         assert!(!ended.err.contains("log.level"), "it is taken:\n{config}");
         keep(ended);
     }
@@ -337,8 +337,10 @@ async fn secrets_are_never_shown() {
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
         format!("{scheme}://{login}@{place}")
     };
-    place.configure(&format!(
-        "{}[broker.redis]\nkind = \"redis\"\nurl = \"redis://user:hunter5@{}\"\nconnect_timeout = \"100ms\"\n\
+    let silent = Proxy::to(authority(&address("OUTBOX_TEST_REDIS_URL"))).await;
+    silent.hold();
+    let settings = format!(
+        "[broker.redis]\nkind = \"redis\"\nurl = \"redis://user:hunter5@{}\"\nconnect_timeout = \"100ms\"\n\
          [broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\
          [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\
          [broker.kafka]\nkind = \"kafka\"\n[broker.kafka.properties]\n\"bootstrap.servers\" = \"{}\"\n\
@@ -347,26 +349,27 @@ async fn secrets_are_never_shown() {
          [[route]]\ntopic = \"r\"\nbroker = \"redis\"\n[[route]]\ntopic = \"a\"\nbroker = \"amqp\"\n\
          [[route]]\ntopic = \"n\"\nbroker = \"nats\"\n[[route]]\ntopic = \"k\"\nbroker = \"kafka\"\n\
          [log]\nlevel = \"trace,lapin=trace,async_nats::connector=trace\"\n",
-        schema.section(None),
-        silent.address,
+        silent.address(),
         login("OUTBOX_TEST_RABBITMQ_URL", "user:hunter6"),
         login("OUTBOX_TEST_NATS_URL", "user:hunter7"),
         address("OUTBOX_TEST_KAFKA"),
-    ));
-    place.run(&["migrate"], &[]).await.success();
-    let running = place.start(&[]);
-    running.says("the relay runs").await;
-    for topic in ["r", "a", "n", "k"] {
-        place.run(&["enqueue", topic, "x"], &[]).await.success();
-    }
-    for broker in ["amqp", "redis", "kafka"] {
-        running.says(&format!("\"broker\":\"{broker}\"")).await;
-    }
-    running.says("\"topic\":\"n\"").await;
-    // The client speaks, just not of everything.
-    running.says("\"target\":\"lapin::").await;
-    said += &running.stop().await;
-    schema.drop().await;
+    );
+    with_scene(&settings, async |scene| {
+        scene.done(&["migrate"]).await;
+        let running = scene.start(&["run"]);
+        running.says("the relay runs").await;
+        for topic in ["r", "a", "n", "k"] {
+            scene.done(&["enqueue", topic, "x"]).await;
+        }
+        for broker in ["amqp", "redis", "kafka"] {
+            running.says(&format!("\"broker\":\"{broker}\"")).await;
+        }
+        running.says("\"topic\":\"n\"").await;
+        // The client speaks, just not of everything.
+        running.says("\"target\":\"lapin::").await;
+        said += &running.stop().await;
+    })
+    .await;
 
     assert!(said.len() > 2_000, "it said too little to be tested");
     for secret in SECRETS {

@@ -2,17 +2,17 @@
 
 use outbox_conformance::address;
 
-use super::brokers::{self, Ids};
 use super::packaging;
-use super::support::{Place, Schema, name, wait_for, write};
+use crate::support::brokers::{self, Ids};
+use crate::support::place::Place;
+use crate::support::scene::with_scene;
+use crate::support::{name, wait_for};
 
 /// Some for each broker, enqueued by the function that other languages call.
 const EACH: usize = 20;
 
 #[tokio::test]
 async fn routes_lead_from_postgres_to_every_broker() {
-    let schema = Schema::new().await;
-    let place = Place::new();
     let topic = name("routed");
     let topics =
         ["kafka", "amqp", "nats", "redis"].map(|broker| format!("{topic}.{broker}.placed"));
@@ -22,46 +22,31 @@ async fn routes_lead_from_postgres_to_every_broker() {
         brokers::create_queue(amqp),
         brokers::create_stream(&topic, nats),
     );
-    let mut config = schema.section(None);
-    config += &format!(
-        "[broker.kafka]\nkind = \"kafka\"\nproperties.\"bootstrap.servers\" = \"{}\"\n\
-         [broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\
-         [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\
-         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
-        address("OUTBOX_TEST_KAFKA"),
-        address("OUTBOX_TEST_RABBITMQ_URL"),
-        address("OUTBOX_TEST_NATS_URL"),
-        address("OUTBOX_TEST_REDIS_URL"),
-    );
+    let mut settings = brokers::settings();
     for broker in ["kafka", "amqp", "nats"] {
-        config += &format!("[[route]]\ntopic = \"{topic}.{broker}.*\"\nbroker = \"{broker}\"\n");
+        settings += &format!("[[route]]\ntopic = \"{topic}.{broker}.*\"\nbroker = \"{broker}\"\n");
     }
-    config += "[[route]]\ntopic = \"*\"\nbroker = \"redis\"\n[http]\nlisten = \"127.0.0.1:0\"\n";
-    place.configure(&config);
-    place.run(&["migrate"], &[]).await.success();
-
+    settings += "[[route]]\ntopic = \"*\"\nbroker = \"redis\"\n[http]\nlisten = \"127.0.0.1:0\"\n";
     let mut enqueued = [const { Ids::new() }; 4];
-    for (topic, ids) in topics.iter().zip(&mut enqueued) {
-        let statement = format!(
-            "SELECT {}.enqueue_json($1, '{{\"number\": 7}}', key => n::text)::text \
-             FROM generate_series(1, $2) n",
-            schema.name
-        );
-        let rows: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
-            .bind(topic)
-            .bind(EACH as i32)
-            .fetch_all(&schema.pool)
-            .await
-            .unwrap();
-        ids.extend(rows);
-    }
-    let running = place.start(&[]);
-    wait_for("delivery", async || {
-        (schema.left().await == 0).then_some(())
+    with_scene(&settings, async |scene| {
+        scene.done(&["migrate"]).await;
+        for (topic, ids) in topics.iter().zip(&mut enqueued) {
+            let statement = "SELECT {schema}.enqueue_json($1, '{\"number\": 7}', key => n::text)::text \
+                             FROM generate_series(1, $2) n";
+            let rows: Vec<String> = sqlx::query_scalar(scene.sql(statement))
+                .bind(topic)
+                .bind(EACH as i32)
+                .fetch_all(&scene.pool)
+                .await
+                .unwrap();
+            ids.extend(rows);
+        }
+        let running = scene.start(&["run"]);
+        scene.delivered().await;
+        packaging::the_dashboard_finds_its_metrics(&running.http().await).await;
+        running.stop().await;
     })
     .await;
-    packaging::the_dashboard_finds_its_metrics(&running.http().await).await;
-    running.stop().await;
 
     let arrived = tokio::join!(
         brokers::kafka_ids(kafka, EACH),
@@ -75,22 +60,20 @@ async fn routes_lead_from_postgres_to_every_broker() {
         brokers::delete_queue(amqp),
         brokers::delete_stream(&topic),
         brokers::delete_redis_stream(redis),
-        schema.drop(),
     );
 }
 
 #[tokio::test]
 async fn bytes_go_from_a_pipe_through_sqlite_to_redis_unchanged() {
-    let place = Place::new();
     let topic = name("bytes");
-    place.configure(&format!(
+    let place = Place::with(&format!(
         "[store]\nkind = \"sqlite\"\npath = \"shop.db\"\n\
          [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
         address("OUTBOX_TEST_REDIS_URL")
     ));
-    place.run(&["migrate"], &[]).await.success();
+    place.done(&["migrate"]).await;
     let bytes: Vec<u8> = (0..=255).collect();
-    write(&place.path("payload"), &bytes);
+    place.write("payload", &bytes);
 
     let piped = [
         "enqueue",
@@ -100,9 +83,9 @@ async fn bytes_go_from_a_pipe_through_sqlite_to_redis_unchanged() {
         "--header",
         "content-type=a=b",
     ];
-    let piped = place.run_with_input(&piped, &bytes).await.success();
+    let piped = place.done_with_input(&piped, &bytes).await;
     let file = ["enqueue", &topic, "--key", "k", "--file", "payload"];
-    let file = place.run(&file, &[]).await.success();
+    let file = place.done(&file).await;
     let id = "0191d2f0-0000-7000-8000-000000000001";
     let text = [
         "enqueue",
@@ -113,11 +96,11 @@ async fn bytes_go_from_a_pipe_through_sqlite_to_redis_unchanged() {
         "--id",
         id,
     ];
-    assert_eq!(place.run(&text, &[]).await.success().trim(), id);
+    assert_eq!(place.done(&text).await.trim(), id);
     let tombstone = ["enqueue", &topic, "--tombstone", "--key", "k"];
-    let tombstone = place.run(&tombstone, &[]).await.success();
+    let tombstone = place.done(&tombstone).await;
 
-    let running = place.start(&[]);
+    let running = place.start(&["run"]);
     let entries = wait_for("delivery", async || {
         let entries = brokers::redis_entries(&topic).await;
         (entries.len() == 4).then_some(entries)

@@ -1,13 +1,8 @@
-//! The program `outbox` against real servers: what a person and a supervisor see of it.
+//! The relay: its settings, how it starts and stops, what it delivers, and what is packaged with it.
 
-#![allow(clippy::unwrap_used)]
-
-mod brokers;
 mod configuration;
 mod delivery;
 mod packaging;
-mod proxy;
 mod start;
 mod stop;
-mod support;
 mod watching;

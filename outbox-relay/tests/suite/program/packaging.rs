@@ -2,16 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
-use super::support::{Place, get, wait_for, write};
-
-fn file(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join(path)
-}
+use crate::support::http::get;
+use crate::support::place::{Ended, Place, command};
+use crate::support::{repository, wait_for};
 
 /// Asks a relay with several brokers that has delivered something.
 pub(crate) async fn the_dashboard_finds_its_metrics(http: &str) {
@@ -28,7 +22,7 @@ pub(crate) async fn the_dashboard_finds_its_metrics(http: &str) {
 
 /// The metrics that the dashboard's queries ask for, without the endings that Prometheus makes of a histogram.
 fn dashboard_metrics() -> BTreeSet<String> {
-    let dashboard = fs::read_to_string(file("deploy/grafana-dashboard.json")).unwrap();
+    let dashboard = fs::read_to_string(repository("deploy/grafana-dashboard.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     let mut names = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {
@@ -50,24 +44,26 @@ fn dashboard_metrics() -> BTreeSet<String> {
 
 #[tokio::test]
 async fn the_example_configuration_is_valid() {
-    let example = file("deploy/outbox.toml");
+    let example = repository("deploy/outbox.toml");
     let place = Place::new();
     let shown = place
-        .run(&["config", "--config", example.to_str().unwrap()], &[])
-        .await
-        .success();
+        .done(&["config", "--config", example.to_str().unwrap()])
+        .await;
     assert!(shown.contains("broker.main.kind = \"kafka\""), "{shown}");
 }
 
 /// The compose file has everything in the environment.
 #[tokio::test]
 async fn the_settings_of_the_compose_file_are_valid() {
-    let compose = fs::read_to_string(file("deploy/compose.yaml")).unwrap();
+    let compose = fs::read_to_string(repository("deploy/compose.yaml")).unwrap();
     let settings = compose.lines().filter(|line| line.contains("OUTBOX__"));
     let settings: Vec<(&str, &str)> = settings
         .map(|line| line.trim().split_once(": ").unwrap())
         .collect();
-    let shown = Place::new().run(&["config"], &settings).await.success();
+    let shown = Place::new()
+        .run_with(&["config"], &settings)
+        .await
+        .success();
     let set = shown
         .lines()
         .filter(|line| line.ends_with("  # the environment"));
@@ -77,29 +73,25 @@ async fn the_settings_of_the_compose_file_are_valid() {
 
 #[tokio::test]
 async fn completions_and_manual_know_the_commands_whatever_is_configured() {
-    let place = Place::new();
-    place.configure("this is no configuration");
+    let place = Place::with("this is no configuration");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let script = place.run(&["completions", shell], &[]).await.success();
+        let script = place.done(&["completions", shell]).await;
         assert!(script.contains("migrate"), "{script}");
     }
     // The shell itself takes it.
-    let script = place.run(&["completions", "bash"], &[]).await.success();
-    write(&place.path("completions"), script.as_bytes());
+    let script = place.done(&["completions", "bash"]).await;
+    place.write("completions", script.as_bytes());
     let completes = "source ./completions && complete -p outbox";
-    let asked = Command::new("bash")
-        .args(["-c", completes])
-        .current_dir(place.path(""))
-        .output();
-    let asked = asked.expect("bash");
-    assert!(asked.status.success(), "{asked:?}");
+    let mut bash = command("bash");
+    bash.args(["-c", completes]).current_dir(place.path(""));
+    Ended::of(bash).await.success();
 
-    let page = place.run(&["man"], &[]).await.success();
+    let page = place.done(&["man"]).await;
     assert!(page.contains(".TH outbox 1"), "{page}");
     assert!(page.contains("Exit codes"), "{page}");
-    place.run(&["man", "none"], &[]).await.failure(1);
+    place.run(&["man", "none"]).await.failure(1);
     fs::create_dir(place.path("man1")).unwrap();
-    place.run(&["man", "man1"], &[]).await.success();
+    place.done(&["man", "man1"]).await;
     for command in ["outbox", "outbox-run", "outbox-migrate", "outbox-config"] {
         let page = place.path(&format!("man1/{command}.1"));
         assert!(page.exists(), "no page for {command}");
@@ -109,7 +101,7 @@ async fn completions_and_manual_know_the_commands_whatever_is_configured() {
 /// The table of the README has each setting that there is, with its default.
 #[tokio::test]
 async fn the_readme_has_every_setting_with_its_default() {
-    let readme = fs::read_to_string(file("outbox-relay/README.md")).unwrap();
+    let readme = fs::read_to_string(repository("outbox-relay/README.md")).unwrap();
     let place = Place::new();
     let store = "[store]\nkind = \"postgres\"\nurl = \"postgres://h/d\"\n";
     let kinds = [
@@ -120,7 +112,7 @@ async fn the_readme_has_every_setting_with_its_default() {
     ];
     for kind in kinds {
         place.configure(&kind);
-        let shown = place.run(&["config"], &[]).await.success();
+        let shown = place.done(&["config"]).await;
         for line in shown.lines().filter(|line| line.ends_with("  # default")) {
             let (setting, value) = line.split_once(" = ").unwrap();
             let value = value.split("  # ").next().unwrap();
@@ -166,7 +158,7 @@ async fn the_readme_has_every_setting_with_its_default() {
         (format!("{store}[http]\nx = 1\n"), "http"),
     ] {
         place.configure(&kind);
-        let said = place.run(&["config"], &[]).await.failure(2);
+        let said = place.run(&["config"]).await.failure(2);
         let (_, expected) = said
             .split_once("expected ")
             .unwrap_or_else(|| panic!("{said}"));

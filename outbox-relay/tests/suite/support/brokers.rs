@@ -1,4 +1,5 @@
-//! What a consumer finds at each real broker: the message ids of a topic, by the client's own means.
+//! What is at each real broker, by the client's own means: topics that are made and removed, and what a
+//! consumer finds in them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,9 +11,23 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::support::PATIENCE;
+use super::PATIENCE;
 
 pub(crate) type Ids = BTreeSet<String>;
+
+/// The settings of all four, under the names of their kinds. Redis is the last, to go on with its settings.
+pub(crate) fn settings() -> String {
+    format!(
+        "[broker.amqp]\nkind = \"amqp\"\nurl = \"{}\"\n\
+         [broker.kafka]\nkind = \"kafka\"\nproperties.\"bootstrap.servers\" = \"{}\"\n\
+         [broker.nats]\nkind = \"nats\"\nurl = \"{}\"\n\
+         [broker.redis]\nkind = \"redis\"\nurl = \"{}\"\n",
+        address("OUTBOX_TEST_RABBITMQ_URL"),
+        address("OUTBOX_TEST_KAFKA"),
+        address("OUTBOX_TEST_NATS_URL"),
+        address("OUTBOX_TEST_REDIS_URL"),
+    )
+}
 
 fn kafka() -> ClientConfig {
     let mut config = ClientConfig::new();
@@ -36,7 +51,9 @@ pub(crate) async fn create_kafka_topic(topic: &str) {
 pub(crate) async fn delete_kafka_topic(topic: &str) {
     let admin: AdminClient<_> = kafka().create().expect("an admin client");
     let deleted = admin.delete_topics(&[topic], &AdminOptions::new()).await;
-    deleted.expect("an answer to the deletion of a topic");
+    for result in deleted.expect("an answer to the deletion of a topic") {
+        result.expect("a topic is deleted");
+    }
 }
 
 /// Reads until there are so many.
@@ -167,6 +184,14 @@ pub(crate) async fn redis_entries(stream: &str) -> Vec<Fields> {
     entries.into_iter().map(|(_, fields)| fields).collect()
 }
 
+/// The number of entries of a stream at Redis.
+pub(crate) async fn redis_length(stream: &str) -> u64 {
+    let mut connection = redis_connection().await;
+    let mut length = redis::cmd("XLEN");
+    let length = length.arg(stream).query_async(&mut connection).await;
+    length.expect("the length of a stream")
+}
+
 pub(crate) async fn redis_ids(stream: &str) -> Ids {
     let entries = redis_entries(stream).await;
     let id = |fields: Fields| fields.into_iter().find(|(name, _)| name == "id");
@@ -175,6 +200,15 @@ pub(crate) async fn redis_ids(stream: &str) -> Ids {
         .filter_map(id)
         .map(|(_, id)| String::from_utf8(id).expect("text"))
         .collect()
+}
+
+/// Makes a stream with a first entry: Redis has no empty ones.
+pub(crate) async fn create_redis_stream(stream: &str) {
+    let mut connection = redis_connection().await;
+    let mut add = redis::cmd("XADD");
+    let added = add.arg(stream).arg("*").arg("first").arg("");
+    let added = added.exec_async(&mut connection).await;
+    added.expect("a stream is created");
 }
 
 pub(crate) async fn delete_redis_stream(stream: &str) {
@@ -188,8 +222,10 @@ pub(crate) async fn delete_redis_stream(stream: &str) {
 
 async fn redis_connection() -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(address("OUTBOX_TEST_REDIS_URL")).expect("an address");
-    // The machine may be busy, and the client's own patience is half a second.
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    // The machine may be busy, and the client's own patience is short.
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     connection.await.expect("Redis")
 }

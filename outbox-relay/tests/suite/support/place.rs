@@ -1,118 +1,122 @@
-//! The program as a process, and what surrounds it.
+//! The program as a process: where it runs, what it says, and how it ends.
 
-use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use std::{env, fs};
+use std::{env, fs, io, thread};
 
-use outbox_conformance::address;
-use sqlx::PgPool;
-use sqlx::postgres::PgPoolOptions;
-use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
-};
-use tokio::net::TcpStream;
+use outbox_conformance::process;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, Command};
-use tokio::time::{sleep, timeout};
-use uuid::Uuid;
+use tokio::time::timeout;
 
-/// The longest that anything here may take: the machine may be busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use super::{PATIENCE, name, until};
 
-/// `host:port` of a URL.
-pub(crate) fn authority(url: &str) -> &str {
-    let rest = url.split_once("://").expect("a scheme").1;
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    rest.split('/').next().unwrap_or(rest)
-}
+/// Variables with these beginnings are for the program. Those of whoever runs the tests are not passed on.
+const OURS: [&str; 2] = ["OUTBOX_", "OTEL_"];
 
-/// A name that no other test has, in this run or another.
-pub(crate) fn name(prefix: &str) -> String {
-    format!("{prefix}_{}", Uuid::now_v7().simple())
-}
-
-/// Polls until `condition` gives something.
-pub(crate) async fn wait_for<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition().await {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-        // wait: what is waited for happens in another process.
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// A directory for one program's files, which is its working directory too.
+/// A folder for one program's files, which is its working directory too.
 pub(crate) struct Place(PathBuf);
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("program"));
-        fs::create_dir_all(&place).expect("a directory");
+        let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name("place"));
+        fs::create_dir_all(&place).expect("a folder");
         Self(place)
+    }
+
+    /// With these settings.
+    pub(crate) fn with(settings: &str) -> Self {
+        let place = Self::new();
+        place.configure(settings);
+        place
+    }
+
+    /// Writes `outbox.toml`.
+    pub(crate) fn configure(&self, settings: &str) {
+        self.write("outbox.toml", settings.as_bytes());
+    }
+
+    /// Puts a file beside the configuration.
+    pub(crate) fn write(&self, file: &str, content: &[u8]) {
+        fs::write(self.path(file), content).expect("it is written");
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.0.join(file)
     }
 
-    /// Writes `outbox.toml`.
-    pub(crate) fn configure(&self, toml: &str) {
-        fs::write(self.path("outbox.toml"), toml).expect("a configuration file");
-    }
-
     /// The program with these arguments and variables, and no others of ours.
     fn command(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outbox"));
+        let mut command = command(env!("CARGO_BIN_EXE_outbox"));
         for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("OUTBOX_") {
+            let text = name.to_string_lossy();
+            if OURS.iter().any(|beginning| text.starts_with(beginning)) {
                 command.env_remove(name);
             }
         }
         command
             .args(arguments)
+            .env("USER", "ada")
+            .env_remove("SUDO_USER")
             .envs(variables.iter().copied())
-            .current_dir(&self.0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
+            .current_dir(&self.0);
         command
     }
 
     /// Runs it to its end.
-    pub(crate) async fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
-        let output = timeout(PATIENCE, self.command(arguments, variables).output()).await;
-        let output = output.unwrap_or_else(|_| panic!("{arguments:?} does not end"));
-        Ended::of(output.expect("the program starts"))
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with(arguments, &[]).await
     }
 
-    /// The same with bytes on its standard input.
-    pub(crate) async fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ended {
+    /// The same with these variables.
+    pub(crate) async fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+        Ended::of(self.command(arguments, variables)).await
+    }
+
+    /// As [`run`](Self::run), where it must succeed; what it printed.
+    pub(crate) async fn done(&self, arguments: &[&str]) -> String {
+        self.run(arguments).await.success()
+    }
+
+    /// As [`done`](Self::done) with `--json`, read.
+    pub(crate) async fn json(&self, arguments: &[&str]) -> Value {
+        let arguments = [arguments, &["--json"]].concat();
+        serde_json::from_str(&self.done(&arguments).await).expect("JSON")
+    }
+
+    /// The status of the outbox in a word.
+    pub(crate) async fn verdict(&self) -> String {
+        let status = self.json(&["status"]).await;
+        status["verdict"].as_str().expect("a word").to_owned()
+    }
+
+    /// As [`done`](Self::done), with bytes on its standard input.
+    pub(crate) async fn done_with_input(&self, arguments: &[&str], input: &[u8]) -> String {
         let mut command = self.command(arguments, &[]);
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
-        let mut stdin = child.stdin.take().expect("its standard input");
-        stdin.write_all(input).await.expect("it reads");
-        drop(stdin);
-        let output = timeout(PATIENCE, child.wait_with_output()).await;
-        Ended::of(output.expect("it ends").expect("its output"))
+        command.stdin(Stdio::piped());
+        Ended::of_reading(input, command).await.success()
     }
 
-    /// Starts `outbox run` and goes on.
-    pub(crate) fn start(&self, variables: &[(&str, &str)]) -> Running {
-        self.start_with(&["run"], variables)
+    /// As [`run`](Self::run), where the reader of what it prints has gone away.
+    pub(crate) async fn unread(&self, arguments: &[&str]) -> Ended {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = self.command(arguments, &[]);
+        command.stdout(writer);
+        Ended::of(command).await
     }
 
+    /// Starts a command that goes on, such as a relay. It is killed when it is dropped.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        self.start_with(arguments, &[])
+    }
+
+    /// The same with these variables.
     pub(crate) fn start_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
-        let mut child = self
-            .command(arguments, variables)
-            .spawn()
-            .expect("it starts");
+        let started = self.command(arguments, variables).spawn();
+        let mut child = started.expect("it starts");
         let log = Arc::new(Mutex::new(String::new()));
         collect(child.stdout.take().expect("its output"), Arc::clone(&log));
         collect(child.stderr.take().expect("its log"), Arc::clone(&log));
@@ -127,6 +131,17 @@ impl Drop for Place {
     }
 }
 
+/// A program that has nothing to read and is killed when its test is over.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
 fn collect(from: impl AsyncRead + Unpin + Send + 'static, to: Arc<Mutex<String>>) {
     tokio::spawn(async move {
         let mut lines = BufReader::new(from).lines();
@@ -138,18 +153,32 @@ fn collect(from: impl AsyncRead + Unpin + Send + 'static, to: Arc<Mutex<String>>
     });
 }
 
-/// What a program said and how it ended.
+/// What a program has printed, and the code with which it ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
+    pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Ended {
-    fn of(output: Output) -> Self {
+    /// Runs a [`command`], which must end by itself and in time.
+    pub(crate) async fn of(command: Command) -> Self {
+        Self::of_reading(&[], command).await
+    }
+
+    async fn of_reading(input: &[u8], mut command: Command) -> Self {
+        let mut child = command.spawn().expect("it starts");
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input).await.expect("it reads");
+        }
+        let arguments: Vec<_> = command.as_std().get_args().collect();
+        let ended = timeout(PATIENCE, child.wait_with_output()).await;
+        let output = ended.unwrap_or_else(|_| panic!("{arguments:?} does not end"));
+        let output = output.expect("its output");
+        let code = output.status.code();
         Self {
-            code: output.status.code(),
+            code: code.unwrap_or_else(|| panic!("a signal has ended {arguments:?}: {output:?}")),
             out: String::from_utf8(output.stdout).expect("text"),
             err: String::from_utf8(output.stderr).expect("text"),
         }
@@ -158,19 +187,19 @@ impl Ended {
     /// Its output, once it has succeeded.
     #[track_caller]
     pub(crate) fn success(self) -> String {
-        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self.out
     }
 
     /// What it complained of, once it has failed with this code.
     #[track_caller]
     pub(crate) fn failure(self, code: i32) -> String {
-        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
         self.err
     }
 }
 
-/// A relay that runs.
+/// A program that goes on. A test that fails shows what it has said.
 pub(crate) struct Running {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -182,30 +211,9 @@ impl Running {
         self.log.lock().unwrap().clone()
     }
 
-    /// The memory that it has had in use at most, in bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        let pid = self.child.id().expect("it runs");
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        kilobytes
-            .and_then(|text| text.parse().ok())
-            .map(|kb: u64| kb * 1024)
-            .expect("a number")
-    }
-
     /// Waits until it has said this.
     pub(crate) async fn says(&self, text: &str) {
-        let start = Instant::now();
-        while !self.log.lock().unwrap().contains(text) {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "it did not say {text:?}:\n{}",
-                self.log()
-            );
-            // wait: it is another process.
-            sleep(Duration::from_millis(10)).await;
-        }
+        until(text, async || self.count(text) > 0).await;
     }
 
     /// How often it has said this.
@@ -218,30 +226,31 @@ impl Running {
         self.says("metrics and health").await;
         let log = self.log();
         let line = log.lines().find(|line| line.contains("metrics and health"));
-        let line: serde_json::Value = serde_json::from_str(line.expect("the line")).expect("JSON");
+        let line: Value = serde_json::from_str(line.expect("the line")).expect("JSON");
         line["address"].as_str().expect("an address").to_owned()
     }
 
-    pub(crate) async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("it runs");
-        let killed = Command::new("sh")
-            .args(["-c", &format!("kill -{name} {pid}")])
-            .status()
-            .await
-            .expect("a shell");
-        assert!(killed.success(), "kill -{name} {pid}");
+    fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// The most memory that it has had in use, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        process::peak_memory(self.pid())
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        process::signal(self.pid(), name);
     }
 
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(PATIENCE, self.child.wait()).await;
-        ended
-            .unwrap_or_else(|_| panic!("it does not end:\n{}", self.log()))
-            .expect("its status")
+        ended.expect("it ends in time").expect("its status")
     }
 
     /// Stops it, and gives its whole log.
     pub(crate) async fn stop(mut self) -> String {
-        self.signal("TERM").await;
+        self.signal("TERM");
         let status = self.ended().await;
         assert_eq!(status.code(), Some(0), "{}", self.log());
         self.says("the relay has stopped").await;
@@ -249,92 +258,10 @@ impl Running {
     }
 }
 
-/// Asks for a page: the status and the body.
-pub(crate) async fn get(address: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: outbox\r\nconnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
-    let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer))
-        .await
-        .expect("it answers in time")
-        .expect("it answers");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    (status.expect("a status"), body.to_owned())
-}
-
-/// The values of all metrics whose name and labels begin so, by both.
-pub(crate) fn metrics(page: &str, beginning: &str) -> BTreeMap<String, f64> {
-    page.lines()
-        .filter(|line| line.starts_with(beginning))
-        .filter_map(|line| line.rsplit_once(' '))
-        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
-        .collect()
-}
-
-/// A schema of its own in the test database, dropped at the end.
-pub(crate) struct Schema {
-    pub(crate) name: String,
-    pub(crate) url: String,
-    pub(crate) pool: PgPool,
-}
-
-impl Schema {
-    pub(crate) async fn new() -> Self {
-        let url = address("OUTBOX_TEST_POSTGRES_URL");
-        let pool = PgPoolOptions::new().max_connections(2).connect(&url).await;
-        Self {
-            name: name("program"),
-            url,
-            pool: pool.expect("Postgres"),
+impl Drop for Running {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- said by {:?}:\n{}---", self.child.id(), self.log());
         }
     }
-
-    /// `[store]` for it, at another address where one is given.
-    pub(crate) fn section(&self, url: Option<&str>) -> String {
-        let url = url.unwrap_or(&self.url);
-        format!(
-            "[store]\nkind = \"postgres\"\nurl = \"{url}\"\nschema = \"{}\"\n",
-            self.name
-        )
-    }
-
-    /// The number that a statement gives, with the schema's name for `{schema}`.
-    pub(crate) async fn number(&self, statement: &str) -> i64 {
-        let statement = statement.replace("{schema}", &self.name);
-        sqlx::query_scalar(sqlx::AssertSqlSafe(statement))
-            .fetch_one(&self.pool)
-            .await
-            .expect("a number")
-    }
-
-    /// Messages that are not delivered, wherever they are.
-    pub(crate) async fn left(&self) -> i64 {
-        self.number(
-            "SELECT (SELECT count(*) FROM {schema}.message) + (SELECT count(*) FROM {schema}.parked) \
-             + (SELECT count(*) FROM {schema}.dead)",
-        )
-        .await
-    }
-
-    pub(crate) async fn drop(self) {
-        let statement = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name);
-        sqlx::query(sqlx::AssertSqlSafe(statement))
-            .execute(&self.pool)
-            .await
-            .expect("it is dropped");
-    }
-}
-
-/// Writes bytes to a file of the place.
-pub(crate) fn write(path: &Path, bytes: &[u8]) {
-    let mut file = fs::File::create(path).expect("a file");
-    file.write_all(bytes).expect("it is written");
 }

@@ -1,16 +1,19 @@
-//! A way to a real server that opens when a test says so, so that it makes an outage of its own without
-//! stopping what others use; and a server that takes connections and never says a word.
+//! A way to Postgres on which a test hears what is asked, and which opens when it says so: until then
+//! connections are refused. Where an outage is all that is wanted, `outbox_conformance::proxy` makes it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// A port of the loopback interface that leads to a server while it is open.
-pub(crate) struct Proxy {
-    pub(crate) address: SocketAddr,
+use super::authority;
+
+/// A port of the loopback interface that leads to a Postgres once it is open.
+pub(crate) struct Tap {
+    /// The URL by which a client goes this way.
+    pub(crate) url: String,
     server: String,
     statements: Arc<Mutex<Vec<String>>>,
     /// Has the port, and does not listen until it is opened: connections are refused, and nobody else gets it.
@@ -18,14 +21,16 @@ pub(crate) struct Proxy {
     open: Option<JoinHandle<()>>,
 }
 
-impl Proxy {
-    /// `server` is `host:port`.
-    pub(crate) fn closed(server: &str) -> Self {
+impl Tap {
+    /// To the server of a URL.
+    pub(crate) fn closed(url: &str) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         let any = (Ipv4Addr::LOCALHOST, 0).into();
         socket.bind(any).expect("a port");
+        let address = socket.local_addr().expect("its address").to_string();
+        let server = authority(url);
         Self {
-            address: socket.local_addr().expect("its address"),
+            url: url.replace(server, &address),
             server: server.to_owned(),
             statements: Arc::default(),
             closed: Some(socket),
@@ -48,13 +53,13 @@ impl Proxy {
         }));
     }
 
-    /// The statements that went to a Postgres since this was last asked.
+    /// The statements that were made since this was last asked.
     pub(crate) fn statements(&self) -> Vec<String> {
         std::mem::take(&mut *self.statements.lock().unwrap())
     }
 }
 
-impl Drop for Proxy {
+impl Drop for Tap {
     fn drop(&mut self) {
         if let Some(task) = &self.open {
             task.abort();
@@ -121,31 +126,5 @@ impl Frames {
                 _ => {}
             }
         }
-    }
-}
-
-/// A server that takes connections and says nothing, until it is dropped.
-pub(crate) struct Silent {
-    pub(crate) address: SocketAddr,
-    task: JoinHandle<()>,
-}
-
-impl Silent {
-    pub(crate) async fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let task = tokio::spawn(async move {
-            let mut connections = Vec::new();
-            while let Ok((connection, _)) = listener.accept().await {
-                connections.push(connection);
-            }
-        });
-        Self { address, task }
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
