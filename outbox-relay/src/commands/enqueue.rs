@@ -10,6 +10,7 @@ use outbox_core::{Message, Uuid};
 use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::store::Store;
+use crate::terminal;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -44,8 +45,7 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let message = message(arguments)?;
     let store = Store::open(&settings.store)?;
     store.enqueue(std::slice::from_ref(&message)).await?;
-    println!("{}", message.id());
-    Ok(())
+    terminal::print(&format!("{}\n", message.id()))
 }
 
 fn message(arguments: Arguments) -> Result<Message, Failure> {

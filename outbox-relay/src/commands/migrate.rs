@@ -5,6 +5,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::store::Store;
+use crate::terminal;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -16,8 +17,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), Failure> {
     let store = Store::open(&settings.store)?;
     if arguments.print {
-        print!("{}", store.migrations_sql()?);
-        return Ok(());
+        return terminal::print(&store.migrations_sql()?);
     }
     store.migrate().await?;
     eprintln!("outbox: the tables are up to date");

@@ -160,7 +160,10 @@ async fn a_reader_that_goes_away_is_no_failure() {
         let dead = scene.json(&["dead", "list"]).await;
         let id = dead["messages"][0]["id"].as_str().unwrap();
         for arguments in [
-            &["man"][..],
+            &["config"][..],
+            &["migrate", "--print"],
+            &["enqueue", "t", "x"],
+            &["man"],
             &["status"],
             &["dead", "list"],
             &["dead", "show", id, "--payload"],
