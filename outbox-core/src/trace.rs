@@ -43,9 +43,13 @@ pub(crate) fn write(headers: &mut Headers) {
     }
 }
 
-/// The context that was stored, if there is one that can be read.
-pub(crate) fn read(headers: &Headers) -> Option<SpanContext> {
+/// The context that was stored, if there is one that can be read and its trace is sampled.
+pub(crate) fn read_sampled(headers: &Headers) -> Option<SpanContext> {
     let (trace, span, flags) = parse(headers.get(TRACEPARENT)?)?;
+    // Most are not, and the state costs more to read than the rest.
+    if !flags.is_sampled() {
+        return None;
+    }
     let state = headers.get(TRACESTATE).and_then(|state| state.parse().ok());
     let context = SpanContext::new(trace, span, flags, true, state.unwrap_or(TraceState::NONE));
     context.is_valid().then_some(context)
@@ -100,7 +104,7 @@ mod tests {
 
     fn stored(traceparent: &str) -> Option<SpanContext> {
         let message = to().header(TRACEPARENT, traceparent).tombstone().unwrap();
-        read(message.headers())
+        read_sampled(message.headers())
     }
 
     #[test]
@@ -114,7 +118,7 @@ mod tests {
             ("tracestate", "vendor=a b,other=2"),
         ];
         assert_eq!(headers, expected);
-        let context = read(message.headers()).unwrap();
+        let context = read_sampled(message.headers()).unwrap();
         assert_eq!(context.trace_state(), &state);
         assert!(context.is_sampled() && context.is_remote());
 
@@ -122,7 +126,7 @@ mod tests {
         let message = traced(to(), &unsampled, TraceState::NONE);
         let headers: Vec<_> = message.headers().iter().collect();
         assert_eq!(headers, [("traceparent", unsampled.as_str())]);
-        assert!(!read(message.headers()).unwrap().is_sampled());
+        assert_eq!(read_sampled(message.headers()), None);
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn a_state_that_cannot_be_read_does_not_hide_the_span() {
         let message = to().header(TRACEPARENT, PARENT).header(TRACESTATE, "=,;");
-        let context = read(message.tombstone().unwrap().headers()).unwrap();
+        let context = read_sampled(message.tombstone().unwrap().headers()).unwrap();
         assert_eq!(Some(context), stored(PARENT));
     }
 }

@@ -12,9 +12,7 @@
 use std::collections::HashSet;
 
 use opentelemetry::context::FutureExt as _;
-use opentelemetry::trace::{
-    Link, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
-};
+use opentelemetry::trace::{Link, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue, global};
 
 use crate::trace::{self, TRACEPARENT};
@@ -99,8 +97,7 @@ fn links(wave: &[Delivery<'_>]) -> Vec<Link> {
     wave.iter()
         .map(|delivery| delivery.message().headers())
         .filter(|headers| headers.get(TRACEPARENT).is_some_and(|it| seen.insert(it)))
-        .filter_map(trace::read)
-        .filter(SpanContext::is_sampled)
+        .filter_map(trace::read_sampled)
         .map(Link::with_context)
         .take(MAX_LINKS)
         .collect()
