@@ -13,8 +13,9 @@ fn the_readme_shows_this_program() {
     let (_, code) = program
         .split_once("\n\n")
         .expect("code after the module's description");
+    let shown = format!("```rust file=examples/axum-orders/src/main.rs\n{code}```\n");
     assert!(
-        read("../../README.md").contains(&format!("```rust\n{code}```\n")),
+        read("../../README.md").contains(&shown),
         "README.md shows another program than examples/axum-orders/src/main.rs"
     );
 }

@@ -1,10 +1,12 @@
 //! What `docs/failures.md` says, and the tests that show it.
 //!
 //! A row of its numbered tables begins with `| NUMBER |` and names its tests as links: the name of the
-//! test in backticks, and the file that it is in. Pure; like the rules it reads lines, not syntax.
+//! test in backticks, and the file that it is in. Whether they lead anywhere is a rule of all
+//! [documents](crate::documents). Pure; like the rules it reads lines, not syntax.
 
 use std::ops::RangeInclusive;
 
+use crate::documents::links;
 use crate::files::File;
 
 /// The numbers that are not those of exactly one row, in ascending order, and rows that name nothing.
@@ -39,53 +41,9 @@ pub fn strange_rows(document: &File, numbers: RangeInclusive<u32>) -> Vec<String
     broken
 }
 
-/// Links of the document whose file is not there, or has no test of the name in the link.
-pub fn strange_tests(document: &File, files: &[File]) -> Vec<String> {
-    let folder = document.path.rsplit_once('/').map_or("", |(it, _)| it);
-    let mut broken = Vec::new();
-    for (at, line) in document.text.lines().enumerate() {
-        for (text, target) in links(line) {
-            let target = target.split('#').next().unwrap_or_default();
-            if target.is_empty() || target.contains("://") {
-                continue;
-            }
-            let path = match target.strip_prefix("../") {
-                Some(from_root) => from_root.to_owned(),
-                None => format!("{folder}/{target}"),
-            };
-            let test = text.strip_prefix('`').and_then(|it| it.strip_suffix('`'));
-            let place = format!("{}:{}", document.path, at + 1);
-            match (files.iter().find(|file| file.path == path), test) {
-                (None, _) => broken.push(format!("{place}: there is no {path}")),
-                (Some(file), Some(test)) if file.is("rs") && !is_test(file, test, files) => {
-                    broken.push(format!("{place}: {path} has no test {test}"));
-                }
-                _ => {}
-            }
-        }
-    }
-    broken
-}
-
-/// Text and target of each inline link.
-fn links(line: &str) -> Vec<(&str, &str)> {
-    let mut links = Vec::new();
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once("](") {
-        let Some((target, behind)) = after.split_once(')') else {
-            break;
-        };
-        if let Some((_, text)) = before.rsplit_once('[') {
-            links.push((text, target));
-        }
-        rest = behind;
-    }
-    links
-}
-
 /// Whether the file has a function of this name that is run as a test: one with an attribute that says
 /// so, one in the braces of a macro, or one in the list that a macro makes tests of.
-fn is_test(file: &File, name: &str, files: &[File]) -> bool {
+pub(crate) fn is_test(file: &File, name: &str, files: &[File]) -> bool {
     let lines: Vec<&str> = file.text.lines().collect();
     let begins = format!("fn {name}(");
     let is_it = |line: &&str| {
@@ -160,32 +118,12 @@ mod tests {
             fn uncalled() {\n    helper();\n}\n";
         let list = "cases! {\n    module::listed;\n}\nfn f() { helper(); }\n";
         let files = [file("a/tests/t.rs", tests), file("a/src/list.rs", list)];
-        let broken = |name: &str| {
-            let link = format!("[`{name}`](../a/tests/t.rs)");
-            strange_tests(&file("docs/a.md", &link), &files).len()
-        };
+        let is_one = |name: &str| is_test(&files[0], name, &files);
         for test in ["plain", "in_braces", "listed"] {
-            assert_eq!(broken(test), 0, "{test}");
+            assert!(is_one(test), "{test}");
         }
         for other in ["helper", "uncalled", "f", "missing", "plai", "in_brace"] {
-            assert_eq!(broken(other), 1, "{other}");
+            assert!(!is_one(other), "{other}");
         }
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_found_with_its_place() {
-        let broken = |text: &str| strange_tests(&file("docs/a.md", text), &[file("b.md", "")]);
-        let missing = "one\n[`t`](../gone.rs) and [this](../b.md#part) and [that](c.md)\n";
-        assert_eq!(
-            broken(missing),
-            [
-                "docs/a.md:2: there is no gone.rs",
-                "docs/a.md:2: there is no docs/c.md"
-            ]
-        );
-        assert_eq!(
-            broken("[far](https://example.com/x.rs) [here](#part)").len(),
-            0
-        );
     }
 }

@@ -68,52 +68,6 @@ pub fn bare_statement(file: &File) -> Vec<String> {
     vec![place(file, 0, file.text.lines().next().unwrap_or_default())]
 }
 
-/// Code in a document that is not in the file that it says it is from, word for word but for the
-/// indentation: a block that begins with `` ```rust file=PATH ``. In `docs/` all Rust is such code, and all
-/// code of other languages in which applications are written.
-pub fn strange_code(document: &File, files: &[File]) -> Vec<String> {
-    if !document.is("md") {
-        return Vec::new();
-    }
-    let mut broken = Vec::new();
-    let mut lines = document.text.lines().enumerate();
-    while let Some((at, fence)) = lines.next() {
-        let Some(language) = fence.strip_prefix("```") else {
-            continue;
-        };
-        let block: Vec<&str> = lines
-            .by_ref()
-            .map(|(_, line)| line)
-            .take_while(|line| !line.starts_with("```"))
-            .collect();
-        let is_there = match language.split_once(" file=") {
-            Some((_, path)) => files
-                .iter()
-                .find(|file| file.path == path)
-                .is_some_and(|file| {
-                    unindented(&file.text).contains(&unindented(&block.join("\n")))
-                }),
-            None => !(document.path.starts_with("docs/") && is_compiled(language)),
-        };
-        if !is_there {
-            broken.push(place(document, at, fence));
-        }
-    }
-    broken
-}
-
-/// Whether it is the code of a program: not SQL, a shell's or what is printed.
-fn is_compiled(language: &str) -> bool {
-    let name = language.split([' ', ',']).next().unwrap_or_default();
-    ["rust", "python", "js", "go", "java"].contains(&name)
-}
-
-/// The lines without what stands before and behind them, each between two line breaks.
-fn unindented(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    format!("\n{}\n", lines.join("\n"))
-}
-
 /// A member's manifest that does not take from the workspace what all members share.
 pub fn not_inherited(file: &File) -> Vec<String> {
     let section = |name: &str| {
@@ -242,32 +196,6 @@ mod tests {
             0
         );
         assert_eq!(bare_statement(&file("a.rs", "fn f() {}")).len(), 0);
-    }
-
-    #[test]
-    fn code_of_a_document_is_found_in_its_file() {
-        let source = file("a/src/b.rs", "fn f() {\n    g();\n\n    h();\n}\n");
-        let broken = |path: &str, text: &str| {
-            strange_code(&file(path, text), std::slice::from_ref(&source)).len()
-        };
-        for good in [
-            "```rust file=a/src/b.rs\ng();\n\nh();\n```\n",
-            "```rust file=a/src/b.rs\nfn f() {\n    g();\n```\ntext\n```sh\nls\n```\n",
-            "no code",
-        ] {
-            assert_eq!(broken("docs/a.md", good), 0, "{good}");
-        }
-        for bad in [
-            "```rust file=a/src/b.rs\nh();\ng();\n```\n",
-            "```rust file=a/src/b.rs\ng()\n```\n",
-            "```rust file=a/src/c.rs\ng();\n```\n",
-            "```rust\ng();\n```\n",
-            "```python\ng()\n```\n",
-        ] {
-            assert_eq!(broken("docs/a.md", bad), 1, "{bad}");
-        }
-        assert_eq!(broken("README.md", "```rust\nelsewhere();\n```\n"), 0);
-        assert_eq!(broken("a/src/b.rs", "```rust\nelsewhere();\n```\n"), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, process::Command};
 
 use outbox_tidy::{
-    cargo, evidence,
+    cargo, documents, evidence,
     files::{self, File},
     keep, mutants, rules,
 };
@@ -48,15 +48,52 @@ fn every_statement_says_why() {
 }
 
 #[test]
-fn documents_show_code_that_is_compiled() {
+fn documents_show_code_that_is_checked() {
+    let files = files::all();
+    let crates: Vec<String> = cargo::members().into_iter().map(|it| it.name).collect();
+    let broken: Vec<String> = files
+        .iter()
+        .flat_map(|document| documents::strange_blocks(document, &files, &crates))
+        .collect();
+    keep(
+        "Every block of a document is checked somewhere, and the line that opens it says where (tests/tidy/src/documents.rs has the ways):",
+        &broken,
+    );
+}
+
+#[test]
+fn links_lead_somewhere() {
     let files = files::all();
     let broken: Vec<String> = files
         .iter()
-        .flat_map(|document| rules::strange_code(document, &files))
+        .flat_map(|document| documents::strange_links(document, &files))
         .collect();
     keep(
-        "Code that a document shows is that of the file it names, as ```rust file=PATH; in docs/ all code of applications is:",
+        "A link leads to a file, a heading or a test that is there:",
         &broken,
+    );
+}
+
+#[test]
+fn the_map_leads_to_every_document() {
+    let files = files::all();
+    let map = "docs/README.md";
+    let text = &files.iter().find(|file| file.path == map).expect(map).text;
+    let reached: BTreeSet<String> = text
+        .lines()
+        .flat_map(documents::links)
+        .map(|(_, target)| target.split('#').next().unwrap_or_default())
+        .map(|target| documents::resolved(map, target))
+        .collect();
+    let missing: Vec<String> = files
+        .iter()
+        .filter(|file| file.is("md") && file.path.matches('/').count() <= 1)
+        .map(|file| file.path.clone())
+        .filter(|path| !reached.contains(path) && path != map)
+        .collect();
+    keep(
+        "docs/README.md says who reads which document, so it leads to each of them:",
+        &missing,
     );
 }
 
@@ -67,11 +104,9 @@ fn every_failure_case_names_the_tests_that_show_it() {
         .iter()
         .find(|file| file.path == "docs/failures.md")
         .expect("docs/failures.md");
-    let mut broken = evidence::strange_rows(document, 1..=48);
-    broken.extend(evidence::strange_tests(document, &files));
     keep(
-        "docs/failures.md has the cases 1 to 48 once each, in order, and a test that it names is there:",
-        &broken,
+        "docs/failures.md has the cases 1 to 48 once each, in order, and names tests for each:",
+        &evidence::strange_rows(document, 1..=48),
     );
 }
 
