@@ -12,14 +12,16 @@
 //!
 //! Filling the tables is not measured. They are not analyzed either: the statistics of an outbox are
 //! those of a table that has just been empty. R and D begin with connecting and end with the last
-//! commit. P makes its messages while it runs, a batch at a time.
+//! commit. P makes its messages while it runs, a claim at a time, and publishes
+//! them in such waves as the claims of E have: a claim has the keys of some lanes, not of all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use outbox_core::{Message, Publisher, PublisherExt};
+use outbox_core::{Answer, Delivery, Message, Publisher};
+use outbox_postgres::PostgresStore;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
@@ -30,6 +32,12 @@ use crate::relay::{Backlog, Drain, NullPublisher, Order};
 use crate::report::Outcome;
 use crate::setup::{Database, Workload};
 use crate::{Failure, Result};
+
+/// So many messages are published to a broker before anything is measured.
+const WARM_UP: u64 = 100_000;
+
+/// The lanes of an outbox, which its schema fixes.
+const LANES: usize = 64;
 
 /// How long an adapter alone has for one wave; its own timeouts are shorter.
 const WAVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -179,6 +187,7 @@ pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
         drain: args.backlog.drain(args.order),
     };
     println!("{}", args.backlog);
+    bench.warm_up().await?;
 
     let mut phases = args.broker.phases();
     let mut rounds = Vec::new();
@@ -258,7 +267,11 @@ impl Bench<'_> {
             }
             Phase::Publish(kind) => {
                 let broker = self.broker(kind)?;
-                with_topic(broker, async |topic| self.publish(broker, topic).await).await
+                let workload = &self.workload;
+                with_topic(broker, async |topic| {
+                    self.publish(broker, topic, workload).await
+                })
+                .await
             }
             Phase::EndToEnd(kind) => {
                 let broker = self.broker(kind)?;
@@ -267,7 +280,7 @@ impl Bench<'_> {
                         .with_schema(async |schema| {
                             let publisher = broker.publisher().await?;
                             let measured = self.drain(schema, Some(topic), publisher).await?;
-                            self.all_in(broker, topic).await?;
+                            all_in(broker, topic, &self.workload).await?;
                             Ok(measured)
                         })
                         .await
@@ -275,6 +288,20 @@ impl Bench<'_> {
                 .await
             }
         }
+    }
+
+    /// A broker that was just started is slow until its code is compiled and its memory touched, whichever
+    /// phase comes first.
+    async fn warm_up(&self) -> Result<()> {
+        let mut some = self.workload.clone();
+        some.messages = some.messages.min(WARM_UP);
+        for broker in self.brokers.values() {
+            with_topic(&**broker, async |topic| {
+                self.publish(&**broker, topic, &some).await
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     fn broker(&self, kind: broker::Kind) -> Result<&dyn Broker> {
@@ -311,9 +338,14 @@ impl Bench<'_> {
             .await
     }
 
-    /// Publishes from memory, with as many tasks as the relay has workers. A key belongs to one task,
-    /// as a lane belongs to one worker.
-    async fn publish(&self, broker: &dyn Broker, topic: &str) -> Result<Measured> {
+    /// Publishes from memory, with as many tasks as the relay has workers. Its claims have the keys of one
+    /// group, as those of the store have the keys of some lanes; a group belongs to one task.
+    async fn publish(
+        &self,
+        broker: &dyn Broker,
+        topic: &str,
+        workload: &Workload,
+    ) -> Result<Measured> {
         let publisher = broker.publisher().await?;
         let clock = Clock::start();
         let mut tasks = JoinSet::new();
@@ -322,49 +354,89 @@ impl Bench<'_> {
             batch,
             order,
         } = self.drain;
+        let groups = (LANES / PostgresStore::LANES_PER_CLAIM).max(workers);
         for task in 0..workers {
-            let (workload, topic) = (self.workload.clone(), topic.to_owned());
+            let (workload, topic) = (workload.clone(), topic.to_owned());
             let publisher = Arc::clone(&publisher);
             tasks.spawn(async move {
-                let mut keys = workload
-                    .keys()
-                    .filter(move |&key| key as usize % workers == task);
-                loop {
-                    let some: Vec<u32> = keys.by_ref().take(batch).collect();
-                    if some.is_empty() {
-                        return Ok::<(), Failure>(());
+                let mut claims = vec![Vec::with_capacity(batch); groups];
+                for key in workload.keys() {
+                    let group = key as usize % groups;
+                    if group % workers != task {
+                        continue;
                     }
-                    for wave in waves(&some, order) {
-                        let messages: Vec<Message> = wave
-                            .iter()
-                            .map(|&key| workload.message(&topic, key))
-                            .collect::<Result<_>>()?;
-                        for answer in publisher.publish_all(&messages, WAVE_TIMEOUT).await {
-                            answer.ok_or("a message was not answered")??;
-                        }
+                    claims[group].push(key);
+                    if claims[group].len() == batch {
+                        publish_claim(&*publisher, &workload, &topic, &claims[group], order)
+                            .await?;
+                        claims[group].clear();
                     }
                 }
+                for rest in claims {
+                    publish_claim(&*publisher, &workload, &topic, &rest, order).await?;
+                }
+                Ok::<(), Failure>(())
             });
         }
         while let Some(done) = tasks.join_next().await {
             done??;
         }
-        let measured = clock.stop(self.workload.messages);
-        self.all_in(broker, topic).await?;
+        let measured = clock.stop(workload.messages);
+        all_in(broker, topic, workload).await?;
         Ok(measured)
-    }
-
-    async fn all_in(&self, broker: &dyn Broker, topic: &str) -> Result<()> {
-        let records = broker.count(topic).await?;
-        all(records, self.workload.messages, "in the topic")
     }
 }
 
-/// As the relay does: the n-th message of each key in the n-th wave.
-fn waves(keys: &[u32], order: Order) -> Vec<Vec<u32>> {
-    if order == Order::PerKeyPipelined {
-        return vec![keys.to_vec()];
+async fn all_in(broker: &dyn Broker, topic: &str, workload: &Workload) -> Result<()> {
+    let records = broker.count(topic).await?;
+    all(records, workload.messages, "in the topic")
+}
+
+/// Publishes one message for each of `keys` as the relay would.
+async fn publish_claim(
+    publisher: &dyn Publisher,
+    workload: &Workload,
+    topic: &str,
+    keys: &[u32],
+    order: Order,
+) -> Result<()> {
+    let chains = order == Order::PerKey && publisher.chains_keys();
+    let waves = match order {
+        Order::PerKey if !chains => waves(keys),
+        _ => vec![keys.to_vec()],
+    };
+    let mut of_key: HashMap<u32, usize> = HashMap::new();
+    if chains {
+        for &key in keys {
+            *of_key.entry(key).or_default() += 1;
+        }
     }
+    for wave in waves {
+        let messages: Vec<Message> = wave
+            .iter()
+            .map(|&key| workload.message(topic, key))
+            .collect::<Result<_>>()?;
+        let answers: Vec<Answer> = messages.iter().map(|_| Answer::new()).collect();
+        let batch: Vec<Delivery<'_>> = messages
+            .iter()
+            .zip(&answers)
+            .zip(&wave)
+            .map(|((message, answer), key)| match of_key.get(key) {
+                Some(2..) => Delivery::new(message, answer).chained(),
+                _ => Delivery::new(message, answer),
+            })
+            .collect();
+        tokio::time::timeout(WAVE_TIMEOUT, publisher.publish(&batch)).await?;
+        drop(batch);
+        for answer in answers {
+            answer.into_inner().ok_or("a message was not answered")??;
+        }
+    }
+    Ok(())
+}
+
+/// The n-th message of each key in the n-th wave.
+fn waves(keys: &[u32]) -> Vec<Vec<u32>> {
     let mut seen: HashMap<u32, usize> = HashMap::with_capacity(keys.len());
     let mut waves: Vec<Vec<u32>> = Vec::new();
     for &key in keys {
@@ -385,11 +457,7 @@ mod tests {
     #[test]
     fn a_wave_holds_a_key_once_and_keeps_the_order() {
         let keys = [1, 2, 1, 3, 1, 2];
-        assert_eq!(
-            waves(&keys, Order::PerKey),
-            [vec![1, 2, 3], vec![1, 2], vec![1]]
-        );
-        assert_eq!(waves(&keys, Order::PerKeyPipelined), [keys.to_vec()]);
+        assert_eq!(waves(&keys), [vec![1, 2, 3], vec![1, 2], vec![1]]);
     }
 
     #[test]
