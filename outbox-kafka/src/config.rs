@@ -23,7 +23,7 @@ pub const MAX_DELIVERY_TIMEOUT_MS: u32 = 300_000;
 const DEFAULTS: [(&str, &str); 8] = [
     // The same partition for a key as Java clients choose, and one for the empty key too.
     ("partitioner", "murmur2_random"),
-    // A batch comes at once: to wait for more would only delay a wave.
+    // To wait for more would only delay a wave; see `GATHERING_MS`.
     ("queue.buffering.max.ms", "0"),
     // A topic's max.message.bytes is for the whole record batch, which is refused as a whole: a small
     // one seldom is.
@@ -39,6 +39,10 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("log.connection.close", "false"),
     ("client.id", "outbox"),
 ];
+
+/// How long the client waits for fuller record batches while much is published, in milliseconds: its own
+/// default.
+const GATHERING_MS: &str = "5";
 
 /// Properties with two names, as (one that is kept, alias).
 const ALIASES: [(&str, &str); 7] = [
@@ -115,7 +119,11 @@ impl From<KafkaError> for InvalidConfig {
 
 /// A configuration with which delivered means delivered.
 #[derive(Clone)]
-pub(crate) struct Config(ClientConfig);
+pub(crate) struct Config {
+    client: ClientConfig,
+    /// The application has said how long the client waits for fuller record batches.
+    says_linger: bool,
+}
 
 impl Config {
     /// Completes what the application has set, and refuses what breaks the promise.
@@ -155,6 +163,7 @@ impl Config {
             });
         }
 
+        let says_linger = config.get("queue.buffering.max.ms").is_some();
         config.set("acks", "all").set("enable.idempotence", "true");
         for (property, value) in DEFAULTS {
             if config.get(property).is_none() {
@@ -182,30 +191,41 @@ impl Config {
             CLIENT_MESSAGE_MAX_BYTES,
             1_000..=queue,
         )?;
-        Ok(Self(config))
+        Ok(Self {
+            client: config,
+            says_linger,
+        })
+    }
+
+    /// The same with a client that waits a little for fuller record batches, unless the application has
+    /// said how long it waits.
+    pub(crate) fn gathering(&self) -> Option<Self> {
+        let mut config = self.clone();
+        config.client.set("queue.buffering.max.ms", GATHERING_MS);
+        (!self.says_linger).then_some(config)
     }
 
     /// The same with every record in a record batch of its own, so that an answer is about one
     /// message alone.
     pub(crate) fn one_record_a_batch(&self) -> Self {
-        let mut config = self.0.clone();
-        config.set("batch.num.messages", "1");
-        Self(config)
+        let mut config = self.clone();
+        config.client.set("batch.num.messages", "1");
+        config
     }
 
     /// Whether every record has a record batch of its own.
     pub(crate) fn is_one_record_a_batch(&self) -> bool {
-        self.0.get("batch.num.messages") == Some("1")
+        self.client.get("batch.num.messages") == Some("1")
     }
 
     /// For creating a client.
     pub(crate) fn client(&self) -> &ClientConfig {
-        &self.0
+        &self.client
     }
 
     /// The largest record that the client takes, in bytes.
     pub(crate) fn message_max_bytes(&self) -> u64 {
-        self.0
+        self.client
             .get("message.max.bytes")
             .and_then(|value| value.parse().ok())
             .unwrap_or(CLIENT_MESSAGE_MAX_BYTES)
@@ -213,7 +233,7 @@ impl Config {
 
     /// How long the client tries to deliver one message, in milliseconds.
     pub(crate) fn delivery_timeout_ms(&self) -> &str {
-        self.0.get("message.timeout.ms").unwrap_or_default()
+        self.client.get("message.timeout.ms").unwrap_or_default()
     }
 }
 
@@ -223,8 +243,8 @@ const CLIENT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
-        for (property, _) in self.0.config_map() {
-            match self.0.get(property) {
+        for (property, _) in self.client.config_map() {
+            match self.client.get(property) {
                 Some(value) if SHOWN.contains(&property) => map.entry(&property, &value),
                 _ => map.entry(&property, &format_args!("…")),
             };
@@ -353,6 +373,16 @@ mod tests {
         assert_eq!(client.get("partitioner"), Some("fnv1a"));
         assert_eq!(client.get("client.id"), Some("orders"));
         assert_eq!(config.delivery_timeout_ms(), "9000");
+    }
+
+    #[test]
+    fn the_client_waits_for_fuller_record_batches_only_where_nothing_else_is_said() {
+        let config = Config::new(given(&[])).unwrap().gathering().unwrap();
+        assert_eq!(config.client().get("queue.buffering.max.ms"), Some("5"));
+        for property in ["linger.ms", "queue.buffering.max.ms"] {
+            let config = Config::new(given(&[(property, "0")])).unwrap();
+            assert!(config.gathering().is_none(), "{property}");
+        }
     }
 
     #[test]

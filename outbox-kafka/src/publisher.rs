@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ use crate::error::{classify, code, is_silence, may_be_about_a_neighbour};
 
 /// How long to wait before a full queue is tried again when no answer comes first.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
+
+/// While so many messages are being published, fuller record batches are worth waiting for.
+const GATHER: usize = 256;
 
 /// How long the cluster has to answer the question whether it is there, after a message timed out.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,8 +53,8 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 ///
 /// What was reported stays. What was not may still be in the client's queue, and be delivered, until
 /// its delivery timeout has passed: a repeat, if it is published again. The queue keeps its order per
-/// partition, so a repeat stays behind it, unless the client was replaced: then what is in its queue is
-/// thrown away.
+/// partition, so a repeat stays behind it, unless it goes through another client: one that replaces this
+/// one, whose queue is thrown away then, or the one that waits for fuller record batches.
 ///
 /// # Drop
 ///
@@ -58,10 +62,15 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 /// within about a second.
 pub struct KafkaPublisher {
     config: Config,
-    /// Fills record batches.
+    /// Sends at once, and so fills record batches with what comes while others are on their way.
     shared: Slot,
+    /// Waits a little for more to send; only created when it is needed. `None`: the application has said
+    /// how long the client waits.
+    gathering: Option<Slot>,
     /// Gives every record a record batch of its own; only created when it is needed.
     alone: Slot,
+    /// How many messages are being published.
+    under_way: AtomicUsize,
 }
 
 impl KafkaPublisher {
@@ -77,11 +86,28 @@ impl KafkaPublisher {
         let config = Config::new(config)?;
         let publisher = Self {
             shared: Slot::new(config.clone()),
+            gathering: config.gathering().map(Slot::new),
             alone: Slot::new(config.one_record_a_batch()),
+            under_way: AtomicUsize::new(0),
             config,
         };
         publisher.shared.producer()?;
         Ok(publisher)
+    }
+
+    /// Where messages go when so many are under way with them.
+    ///
+    /// While a record batch is on its way and more of its partition waits, a client that is to send at once
+    /// asks its socket for the answer without a pause (librdkafka 2.12): with a thousand messages at a time
+    /// that took more of the processor than everything else about them. A few messages do not wait for each
+    /// other, so they are better off with it all the same.
+    ///
+    /// A key is in one client at a time, since no two calls have messages of it, unless a call was dropped.
+    fn slot(&self, under_way: usize) -> &Slot {
+        match &self.gathering {
+            Some(gathering) if under_way >= GATHER => gathering,
+            _ => &self.shared,
+        }
     }
 
     /// Sends messages through the producer in `slot`, in order, and reports every answer that says
@@ -137,8 +163,10 @@ fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
 #[async_trait]
 impl Publisher for KafkaPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        let open = self.send(&self.shared, batch).await;
-        match self.explain_silence(&self.shared, &open).await {
+        let under_way = UnderWay::begin(&self.under_way, batch.len());
+        let slot = self.slot(under_way.with_others);
+        let open = self.send(slot, batch).await;
+        match self.explain_silence(slot, &open).await {
             None if open.again.is_empty() => {}
             None => {
                 let open = self.send(&self.alone, &open.again).await;
@@ -155,6 +183,31 @@ impl fmt::Debug for KafkaPublisher {
         f.debug_struct("KafkaPublisher")
             .field("config", &self.config)
             .finish_non_exhaustive()
+    }
+}
+
+/// Counts the messages of a call until it ends.
+struct UnderWay<'a> {
+    count: &'a AtomicUsize,
+    messages: usize,
+    /// How many there are with those of other calls.
+    with_others: usize,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(count: &'a AtomicUsize, messages: usize) -> Self {
+        let others = count.fetch_add(messages, Ordering::Relaxed);
+        Self {
+            count,
+            messages,
+            with_others: others + messages,
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.messages, Ordering::Relaxed);
     }
 }
 
@@ -530,6 +583,26 @@ mod tests {
         };
         assert_eq!(error.kind(), PublishErrorKind::BrokerUnavailable);
         assert!(!Arc::ptr_eq(&first, &publisher.shared.producer().unwrap()));
+    }
+
+    #[test]
+    fn only_much_at_a_time_waits_for_fuller_record_batches() {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        let publisher = KafkaPublisher::new(config.clone()).unwrap();
+        let linger = |slot: &Slot| slot.config.client().get("queue.buffering.max.ms") != Some("0");
+        let one = UnderWay::begin(&publisher.under_way, 1);
+        assert!(!linger(publisher.slot(one.with_others)));
+        let many = UnderWay::begin(&publisher.under_way, GATHER - 1);
+        assert!(linger(publisher.slot(many.with_others)));
+        drop(one);
+        assert!(!linger(
+            publisher.slot(publisher.under_way.load(Ordering::Relaxed))
+        ));
+
+        config.set("linger.ms", "0");
+        let publisher = KafkaPublisher::new(config).unwrap();
+        assert!(!linger(publisher.slot(GATHER)));
     }
 
     /// The relay counts a failure of what stayed without an answer beside confirmed messages, and a
