@@ -114,6 +114,10 @@ impl Publisher for Acknowledged {
         let ids = batch.iter().map(|delivery| delivery.message().id());
         self.times.acknowledged(ids);
     }
+
+    fn chains_keys(&self) -> bool {
+        self.publisher.chains_keys()
+    }
 }
 
 /// Of times; none is invented, each is one that was taken.
