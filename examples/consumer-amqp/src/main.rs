@@ -19,7 +19,9 @@ use queue::QueueSource;
 async fn main() -> Result<(), Error> {
     let (url, queue) = (setting("AMQP_URL")?, setting("TOPIC")?);
     let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
-    run(QueueSource::new(&connection, &queue).await?).await?;
-    // The last acknowledgements are on their way.
+    let mut source = QueueSource::new(&connection, &queue).await?;
+    run(&mut source).await?;
+    // The last acknowledgements are on their way. The source's channel closes with the connection: dropped before it,
+    // it would be closing already, which is an error here.
     Ok(connection.close(200, "done".into()).await?)
 }

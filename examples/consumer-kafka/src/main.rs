@@ -20,7 +20,7 @@ use kafka::KafkaSource;
 async fn main() -> Result<(), Error> {
     let group = setting("GROUP").unwrap_or_else(|_| "billing".to_owned());
     let (brokers, topic) = (setting("KAFKA_BROKERS")?, setting("TOPIC")?);
-    run(KafkaSource::new(
+    run(&mut KafkaSource::new(
         &brokers,
         &topic,
         &group,

@@ -17,5 +17,5 @@ use stream::StreamSource;
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let client = async_nats::connect(setting("NATS_URL")?).await?;
-    run(StreamSource::new(client, &setting("TOPIC")?).await?).await
+    run(&mut StreamSource::new(client, &setting("TOPIC")?).await?).await
 }

@@ -17,5 +17,5 @@ use stream::StreamSource;
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let (url, stream) = (setting("REDIS_URL")?, setting("TOPIC")?);
-    run(StreamSource::new(&url, stream, setting("INSTANCE")?).await?).await
+    run(&mut StreamSource::new(&url, stream, setting("INSTANCE")?).await?).await
 }

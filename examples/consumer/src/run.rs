@@ -43,7 +43,7 @@ pub trait Source: Send {
 /// # Errors
 ///
 /// What the broker or, at the start, the database answered. Whoever runs the program starts it again.
-pub async fn run(mut source: impl Source) -> Result<(), Error> {
+pub async fn run(source: &mut impl Source) -> Result<(), Error> {
     let pool = PgPool::connect(&setting("DATABASE_URL")?).await?;
     prepare(&pool).await?;
     let forgetting = tokio::spawn(forget(pool.clone()));
