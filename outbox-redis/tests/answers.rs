@@ -174,14 +174,7 @@ async fn a_server_that_cannot_save_is_an_outage() {
     let server = Server::start(&[]);
     let publisher = publisher(server.client());
     all_pass(&publisher, &three("t")).await;
-    std::fs::remove_dir_all(server.data()).expect("its folder goes");
-    ask(&server.client(), &["CONFIG", "SET", "save", "3600 1"]).await;
-    ask(&server.client(), &["BGSAVE"]).await;
-    until("the save fails", async || {
-        let info = ask(&server.client(), &["INFO", "persistence"]).await;
-        format!("{info:?}").contains("rdb_last_bgsave_status:err")
-    })
-    .await;
+    server.fail_to_save().await;
     all_fail(
         &publisher,
         &three("t"),

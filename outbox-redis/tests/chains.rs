@@ -9,7 +9,7 @@ use outbox_conformance::publisher::{publish_chained, refusal};
 use outbox_core::{Message, PublishError, PublishErrorKind, Publisher as _, PublisherExt as _};
 use outbox_redis::{RedisConfig, RedisPublisher, Trim};
 use support::server::Server;
-use support::{ask, info, message, payloads, until};
+use support::{ask, info, message, payloads};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const CONFIRMED: Option<Result<(), PublishError>> = Some(Ok(()));
@@ -138,14 +138,7 @@ async fn a_server_that_takes_no_writes_is_an_outage() {
     ends(&chained(&publisher, &batch).await, 0, away, "READONLY ");
     ask(&server.client(), &["REPLICAOF", "NO", "ONE"]).await;
 
-    std::fs::remove_dir_all(server.data()).expect("its folder goes");
-    ask(&server.client(), &["CONFIG", "SET", "save", "3600 1"]).await;
-    ask(&server.client(), &["BGSAVE"]).await;
-    until("the save fails", async || {
-        let info = ask(&server.client(), &["INFO", "persistence"]).await;
-        format!("{info:?}").contains("rdb_last_bgsave_status:err")
-    })
-    .await;
+    server.fail_to_save().await;
     ends(&chained(&publisher, &batch).await, 0, away, "MISCONF ");
     ask(&server.client(), &["CONFIG", "SET", "save", ""]).await;
 

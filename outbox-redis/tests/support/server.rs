@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use outbox_core::Uuid;
 use redis::{Client, Value};
 
-use super::PATIENCE;
+use super::{PATIENCE, ask, until};
 
 /// It ends, and its folder goes, when it is dropped.
 pub(crate) struct Server {
@@ -70,9 +70,17 @@ impl Server {
         self.port
     }
 
-    /// The folder that it saves its data in.
-    pub(crate) fn data(&self) -> PathBuf {
-        self.folder.join("data")
+    /// Takes the folder away that it saves its data in, and waits until it has noticed. It then takes no
+    /// writes, as long as it is told to save.
+    pub(crate) async fn fail_to_save(&self) {
+        std::fs::remove_dir_all(self.folder.join("data")).expect("its folder goes");
+        ask(&self.client(), &["CONFIG", "SET", "save", "3600 1"]).await;
+        ask(&self.client(), &["BGSAVE"]).await;
+        until("the save fails", async || {
+            let info = ask(&self.client(), &["INFO", "persistence"]).await;
+            format!("{info:?}").contains("rdb_last_bgsave_status:err")
+        })
+        .await;
     }
 
     /// No shutdown, no flush.
