@@ -38,7 +38,7 @@ const QUICK: [&str; 11] = [
     "drain --messages 100000",
     "drain --messages 100000 --order per-key-pipelined",
     "compare --messages 200000 --seconds 5",
-    "horizon --seconds 18 --loops row-locks,lease",
+    "horizon --seconds 18 --warm-up 3 --loops row-locks,lease",
     "backlog --waiting 10000,300000 --claims 200 --seconds 2",
     "latency --seconds 3",
     "producer --seconds 3 --rows 100000 --rounds 1",

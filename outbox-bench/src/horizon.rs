@@ -5,6 +5,10 @@
 //! what was acknowledged in a second, and how long after its commit. Nothing is published, so that the database
 //! is all that can slow down. A loop looks again 5 ms after it found nothing, and the outbox is woken.
 //!
+//! The time begins after a while that is not counted, in which the snapshot is held already. Linux writes to disk
+//! what has been in its memory for 30 seconds, and a commit waits for it meanwhile: every half minute has that
+//! but the first.
+//!
 //! Not here: how fast a backlog is drained, `compare.rs`.
 //!
 //! Goal: for the outbox, the last sixth has at least 0.9 of the first one's throughput, and at most twice its
@@ -40,11 +44,14 @@ pub(crate) struct Args {
     /// For how long; the first and the last sixth are compared.
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u32).range(6..=3600))]
     seconds: u32,
+    /// For how many seconds before that, which are not counted.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(..=600))]
+    warm_up: u32,
     /// For how long each loop, if not for as long as the outbox.
     #[arg(long, value_parser = clap::value_parser!(u32).range(6..=3600))]
     loop_seconds: Option<u32>,
     /// How many messages one transaction enqueues.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     together: u32,
     #[command(flatten)]
     #[serde(flatten)]
@@ -82,8 +89,8 @@ struct Report {
 
 pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
     println!(
-        "{}/s, {} in a transaction, {}; {WORKERS} workers, batch {BATCH}, for {} s under a held snapshot\n",
-        args.rate, args.together, args.shape, args.seconds
+        "{}/s, {} in a transaction, {}; {WORKERS} workers, batch {BATCH}, for {} s and {} s under a held snapshot\n",
+        args.rate, args.together, args.shape, args.warm_up, args.seconds
     );
     let mut subjects = Vec::new();
     for who in [None]
@@ -179,10 +186,11 @@ async fn measure(
     schema: &str,
     who: Option<Loop>,
 ) -> Result<Subject> {
-    let seconds = match who {
+    let counted = match who {
         None => args.seconds,
         Some(_) => args.loop_seconds.unwrap_or(args.seconds),
     };
+    let seconds = args.warm_up + counted;
     let steady = Steady {
         rate: args.rate,
         seconds,
@@ -226,12 +234,13 @@ async fn measure(
     }
     let taken = times.taken();
     let in_time = taken.iter().filter(|it| it.at < all).count() as u64;
-    let sixth = all / 6;
+    let warm_up = Duration::from_secs(args.warm_up.into());
+    let sixth = (all - warm_up) / 6;
     Ok(Subject {
         name: who.map_or("outbox", Loop::name),
         produced,
         left: produced.messages.saturating_sub(in_time),
-        first: Window::of(&taken, Duration::ZERO, sixth),
+        first: Window::of(&taken, warm_up, warm_up + sixth),
         last: Window::of(&taken, all - sixth, all),
         seconds: (0..u64::from(seconds))
             .map(Duration::from_secs)
