@@ -194,7 +194,9 @@ fn short(field: &str, value: impl Into<String>) -> Result<ShortString, PublishEr
 
 #[cfg(test)]
 mod tests {
+    use outbox_conformance::messages::any_message;
     use outbox_core::PublishErrorKind;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -413,5 +415,45 @@ mod tests {
             rejected(&message, &Routing::Queue, limits(4)),
             "payload has 5 bytes, the server's max_message_size is 4"
         );
+    }
+
+    /// The message of a record, as a consumer of its queue reads it.
+    fn decoded(record: &Record) -> Message {
+        let mut message =
+            Message::to(record.routing_key.as_str()).id(message_id(&record.properties).unwrap());
+        let mut is_tombstone = false;
+        for (name, value) in headers(record) {
+            match (name, value) {
+                (TOMBSTONE_HEADER, AMQPValue::Boolean(true)) => is_tombstone = true,
+                (name, AMQPValue::LongString(text)) => {
+                    let text = String::from_utf8(text.as_bytes().to_vec()).unwrap();
+                    message = match name {
+                        KEY_HEADER => message.key(text),
+                        name => message.header(name, text),
+                    };
+                }
+                other => panic!("no such header is written: {other:?}"),
+            }
+        }
+        match is_tombstone {
+            true => message.tombstone().unwrap(),
+            false => message.bytes(record.body.clone()).unwrap(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_decoded_is_the_message_or_it_is_rejected_by_the_name_of_the_field(message in any_message()) {
+            match encode(&message, &Routing::Queue, LIMITS) {
+                Ok(record) => prop_assert_eq!(decoded(&record), message),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), PublishErrorKind::Rejected);
+                    let named = ["topic", "key", "header", "payload"].iter().any(|field| error.reason().contains(field));
+                    prop_assert!(named, "{}", error);
+                }
+            }
+        }
     }
 }

@@ -99,7 +99,9 @@ fn check_topic(topic: &str) -> Result<(), PublishError> {
 
 #[cfg(test)]
 mod tests {
+    use outbox_conformance::messages::any_message;
     use outbox_core::{PublishErrorKind, Uuid};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -208,6 +210,41 @@ mod tests {
         }
         for topic in [" ", "ö", "a b", "a\nb", "\u{1F980}"] {
             assert!(rejected(topic).contains("has the character"), "{topic:?}");
+        }
+    }
+
+    /// The message of a record, as a consumer reads it.
+    fn decoded(record: &Record<'_>) -> Message {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let mut message = Message::to(record.topic);
+        if let Some(key) = record.key {
+            message = message.key(text(key));
+        }
+        for (name, value) in record.headers() {
+            message = match name {
+                ID_HEADER => message.id(text(value).parse().unwrap()),
+                name => message.header(name, text(value)),
+            };
+        }
+        match record.value {
+            Some(value) => message.bytes(value.to_vec()).unwrap(),
+            None => message.tombstone().unwrap(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_decoded_is_the_message_or_it_is_rejected_by_the_name_of_the_field(message in any_message()) {
+            match encode(&message) {
+                Ok(record) => prop_assert_eq!(decoded(&record), message),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), PublishErrorKind::Rejected);
+                    let named = ["topic", "key", "header", "payload"].iter().any(|field| error.reason().contains(field));
+                    prop_assert!(named, "{}", error);
+                }
+            }
         }
     }
 }

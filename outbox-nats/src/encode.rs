@@ -175,7 +175,9 @@ fn parsed(value: &str, what: impl std::fmt::Display) -> Result<HeaderValue, Publ
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use outbox_conformance::messages::any_message;
     use outbox_core::{MessageBuilder, PublishErrorKind, Uuid};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -416,5 +418,39 @@ mod tests {
             rejected(Message::to("t").key("k".repeat(longest + 1))),
             "headers and key have 65536 bytes on the wire, JetStream takes 65535"
         );
+    }
+
+    /// The message of what was sent, as a consumer reads it.
+    fn decoded(sent: &OutboundMessage) -> Message {
+        let mut message = Message::to(sent.subject.as_str());
+        let mut is_tombstone = false;
+        for (name, value) in headers(sent) {
+            match name.as_str() {
+                ID_HEADER => message = message.id(value.parse().unwrap()),
+                KEY_HEADER => message = message.key(value),
+                TOMBSTONE_HEADER => is_tombstone = true,
+                name => message = message.header(name, value),
+            }
+        }
+        match is_tombstone {
+            true => message.tombstone().unwrap(),
+            false => message.bytes(sent.payload.clone()).unwrap(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_decoded_is_the_message_or_it_is_rejected_by_the_name_of_the_field(message in any_message()) {
+            match encoded(&message) {
+                Ok(sent) => prop_assert_eq!(decoded(&sent), message),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), PublishErrorKind::Rejected);
+                    let named = ["topic", "key", "header", "payload"].iter().any(|field| error.reason().contains(field));
+                    prop_assert!(named, "{}", error);
+                }
+            }
+        }
     }
 }

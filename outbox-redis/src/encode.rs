@@ -214,7 +214,9 @@ pub(crate) fn chain(config: &RedisConfig, limit: Limit, entries: &[Entry<'_>]) -
 
 #[cfg(test)]
 mod tests {
+    use outbox_conformance::messages::any_message;
     use outbox_core::{PublishErrorKind, Uuid};
+    use proptest::prelude::*;
     use redis::{Arg, Client};
 
     use super::*;
@@ -414,5 +416,49 @@ mod tests {
         let error = encode(&exact, &message).unwrap_err();
         assert_eq!(error.kind(), PublishErrorKind::Rejected);
         assert_eq!(error.reason(), "the entry has 56 bytes, the limit is 55");
+    }
+
+    /// The message of a command, as a consumer of its entry reads it.
+    fn decoded(command: &Cmd) -> Message {
+        let arguments = arguments(command);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        // The topic, which may be the same word, comes before it.
+        let entry = 3 + arguments[2..].iter().position(|word| word == b"*").unwrap();
+        let mut message = Message::to(text(&arguments[1]));
+        let mut payload = None;
+        for field in arguments[entry..].chunks_exact(2) {
+            message = match text(&field[0]).as_str() {
+                ID_FIELD => message.id(text(&field[1]).parse().unwrap()),
+                KEY_FIELD => message.key(text(&field[1])),
+                PAYLOAD_FIELD => {
+                    payload = Some(field[1].clone());
+                    message
+                }
+                name => {
+                    let name = name.strip_prefix(HEADER_FIELD_PREFIX).unwrap();
+                    message.header(name, text(&field[1]))
+                }
+            };
+        }
+        match payload {
+            Some(payload) => message.bytes(payload).unwrap(),
+            None => message.tombstone().unwrap(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_decoded_is_the_message_or_it_is_rejected_by_the_name_of_the_field(message in any_message()) {
+            match encode(&config(), &message) {
+                Ok(entry) => prop_assert_eq!(decoded(&entry.command(&config(), Limit::None)), message),
+                Err(error) => {
+                    prop_assert_eq!(error.kind(), PublishErrorKind::Rejected);
+                    let named = ["topic", "key", "header", "payload"].iter().any(|field| error.reason().contains(field));
+                    prop_assert!(named, "{}", error);
+                }
+            }
+        }
     }
 }

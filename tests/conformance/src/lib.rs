@@ -5,9 +5,10 @@
 //! deliberately wrong implementations must each fail the case that was written for them.
 //!
 //! Where to read next: [`store`] for what a store must do, [`publisher`] for what a publisher must do;
-//! [`proxy`] for a bad network, [`process`] for signals and [`secured`] for TLS and passwords in an
-//! adapter's own tests, which find the real servers by [`address`].
+//! [`messages`] for any of them, [`proxy`] for a bad network, [`process`] for signals and [`secured`] for
+//! TLS and passwords in an adapter's own tests, which find the real servers by [`address`].
 
+pub mod messages;
 pub mod process;
 pub mod proxy;
 pub mod publisher;

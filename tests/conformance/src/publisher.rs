@@ -274,6 +274,7 @@ macro_rules! __publisher_cases {
             content::a_repeat_has_the_same_id;
             content::odd_headers_arrive_or_are_rejected;
             content::many_headers_arrive_or_are_rejected;
+            content::any_messages_arrive_or_are_rejected;
             content::odd_topics_take_messages_or_are_rejected;
             content::a_long_key_arrives_or_is_rejected;
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use outbox_core::{Message, PublishErrorKind, Uuid};
 
+use crate::messages::some_messages;
+
 use super::Received;
 use super::kit::{Broker, Reported, confirmed, failed, message, new_topic, same, to};
 
@@ -212,6 +214,28 @@ pub async fn odd_topics_take_messages_or_are_rejected(broker: &Arc<Broker>) {
             broker.holds(&topic, &[message]).await;
         }
     }
+}
+
+/// A hundred messages of any content, the same in every run: each arrives unchanged, or is rejected with the
+/// field named.
+pub async fn any_messages_arrive_or_are_rejected(broker: &Arc<Broker>) {
+    let topic = broker.topic().await;
+    let batch: Vec<Message> = some_messages(100)
+        .into_iter()
+        .map(|message| {
+            let (key, payload) = (message.key().map(str::to_owned), message.payload().cloned());
+            let (id, headers) = (Uuid::now_v7(), message.headers().clone());
+            Message::from_parts(id, topic.clone(), key, payload, headers).expect("still valid")
+        })
+        .collect();
+    let answers = broker.publish(&batch).await;
+    let mut carried = Vec::new();
+    for (message, answer) in batch.into_iter().zip(&answers) {
+        if arrives_or_is_rejected(answer, &message, &["key", "header"]) {
+            carried.push(message);
+        }
+    }
+    broker.holds(&topic, &carried).await;
 }
 
 /// A key of 36 kB.

@@ -66,6 +66,7 @@ faults! {
     }
     DropsTheKey {
         every_field_arrives: "key of {\"order\":7}",
+        any_messages_arrive_or_are_rejected: "key of ",
         a_key_keeps_its_order_in_a_batch: "arrived in this order: []",
     }
     ReplacesTheId {
