@@ -487,6 +487,9 @@ fn check_count(field: &'static str, count: usize, limit: usize) -> Result<(), In
 }
 
 #[cfg(test)]
+mod properties;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -116,16 +116,96 @@ impl RetryPolicy for ExponentialBackoff {
 
 /// `first` doubled `tries` times, at most `longest`, of which `jitter` (0 to 1) takes up to half away.
 pub(crate) fn doubled(first: Duration, longest: Duration, tries: u32, jitter: f64) -> Duration {
+    // In two steps: from 1 ms to 365 days it takes more doublings than a factor has bits.
+    let (some, more) = (tries.min(31), tries.saturating_sub(31).min(31));
     let whole = first
-        .saturating_mul(1u32.checked_shl(tries).unwrap_or(u32::MAX))
+        .saturating_mul(1 << some)
+        .saturating_mul(1 << more)
         .min(longest)
         .min(LONGEST);
-    whole.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0)
+    // So that rounding leaves it within its bounds.
+    let half = whole / 2;
+    whole - half.mul_f64(jitter.clamp(0.0, 1.0)).min(half)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::Message;
+
+    /// Any first and any longest time that a policy can have.
+    fn times() -> impl Strategy<Value = (Duration, Duration)> {
+        let first = (1..=FIRST_LONGEST.as_millis() as u64).prop_map(Duration::from_millis);
+        let few = (1..=1_000u64).prop_map(Duration::from_millis);
+        prop_oneof![first, few].prop_flat_map(|first| {
+            let longest = first.as_millis() as u64..=LONGEST.as_millis() as u64;
+            (Just(first), longest.prop_map(Duration::from_millis))
+        })
+    }
+
+    /// Any number, often a small one.
+    fn count() -> impl Strategy<Value = u32> {
+        prop_oneof![4 => 0..70u32, 1 => any::<u32>()]
+    }
+
+    fn errors() -> impl Strategy<Value = PublishError> {
+        prop_oneof![
+            3 => Just(PublishError::retryable("no")),
+            1 => Just(PublishError::topic_unavailable("no")),
+            1 => Just(PublishError::broker_unavailable("no")),
+            1 => Just(PublishError::rejected("no")),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_schedule_doubles_from_the_first_time_to_the_longest(
+            (first, longest) in times(),
+            jitter in 0.0..=1.0f64,
+        ) {
+            let whole = |tries| doubled(first, longest, tries, 0.0);
+            prop_assert_eq!(whole(0), first);
+            for tries in 0..80 {
+                prop_assert_eq!(whole(tries + 1), (whole(tries) * 2).min(longest));
+                let jittered = doubled(first, longest, tries, jitter);
+                prop_assert!(whole(tries) / 2 <= jittered && jittered <= whole(tries));
+            }
+            for tries in [80, 1_000, u32::MAX] {
+                prop_assert_eq!(whole(tries), longest);
+            }
+        }
+
+        #[test]
+        fn a_policy_gives_up_at_the_last_failure_that_counts_and_never_otherwise(
+            (first, longest) in times(),
+            max_failures in 1..=u32::MAX,
+            near in -2..=2i64,
+            (parked, failures) in (count(), count()),
+            at_the_end in any::<bool>(),
+            id in any::<u128>(),
+            error in errors(),
+        ) {
+            let policy = ExponentialBackoff::new(first, longest, max_failures).unwrap();
+            let failures = match at_the_end {
+                true => (i64::from(max_failures) + near).clamp(0, u32::MAX.into()) as u32,
+                false => failures,
+            };
+            let message = Message::to("t").id(crate::Uuid::from_u128(id)).tombstone().unwrap();
+            let claimed = Claimed { message, parked, failures, crashes: 0 };
+            let after = policy.retry_after(&claimed, &error);
+            prop_assert_eq!(after, policy.retry_after(&claimed, &error), "not pure");
+            let counted = error.kind() == PublishErrorKind::Retryable;
+            let is_last = counted && u64::from(failures) + 1 >= u64::from(max_failures);
+            prop_assert_eq!(after.is_none(), is_last);
+            if let Some(after) = after {
+                prop_assert!(first / 2 <= after && after <= longest, "{:?}", after);
+            }
+        }
+    }
 
     #[test]
     fn what_breaks_its_limits_is_named_with_them() {
