@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use outbox_core::{Delivery, Message, PublishError, Publisher, StoppedKeys, Uuid};
 
-/// Once, in mid-batch, says what the broker confirmed and then does not return.
+/// Once, in mid-batch, says what the broker confirmed, logs that and then does not return.
 pub(crate) struct Holding<P> {
     inner: P,
     after: usize,
@@ -31,6 +31,7 @@ impl<P: Publisher> Publisher for Holding<P> {
         let before = self.handed_over.fetch_add(batch.len(), Ordering::Relaxed);
         self.inner.publish(batch).await;
         if before < self.after && self.after <= before + batch.len() {
+            tracing::info!("the call does not return");
             std::future::pending::<()>().await;
         }
     }
