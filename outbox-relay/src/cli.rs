@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Run(commands::run::Arguments),
     /// Make the tables, or bring them up to date
     Migrate(commands::migrate::Arguments),
+    /// Print the rights that a role needs, as SQL for the owner of the tables
+    Grants(commands::grants::Arguments),
     /// Enqueue one message, for trials and scripts
     Enqueue(commands::enqueue::Arguments),
     /// Say whether messages move, what waits, what is stuck and why, and what to do next
@@ -61,4 +63,37 @@ pub(crate) enum Command {
     Completions(commands::manual::Completions),
     /// Print the manual page, or write those of all commands into a folder
     Man(commands::manual::Man),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+    use outbox_tidy::{documents, files, keep};
+
+    use super::*;
+
+    #[test]
+    fn the_documents_show_commands_that_there_are() {
+        let mut tried = 0;
+        let mut broken = Vec::new();
+        for document in files::all().iter().filter(|file| file.is("md")) {
+            for shown in documents::shown(document, "outbox") {
+                // In a sentence an argument may be left out, or be a word in capitals that stands for it.
+                let in_a_sentence = |kind| {
+                    use ErrorKind::{InvalidValue, MissingRequiredArgument, ValueValidation};
+                    [InvalidValue, MissingRequiredArgument, ValueValidation].contains(&kind)
+                };
+                let helps = shown.words[1] == "help";
+                match Cli::try_parse_from(&shown.words) {
+                    Err(error) if !helps && (shown.whole || !in_a_sentence(error.kind())) => {
+                        let command = shown.words.join(" ");
+                        broken.push(format!("{}: `{command}`: {:?}", shown.place, error.kind()));
+                    }
+                    _ => tried += 1,
+                }
+            }
+        }
+        keep("Documents show commands that the program has:", &broken);
+        assert!(tried > 80, "only {tried} were found");
+    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
+pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod manual;
 pub(crate) mod migrate;
@@ -29,6 +30,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Config => config::run(&loaded()?)?,
         Command::Run(arguments) => run::run(arguments, settings()?).await?,
         Command::Migrate(arguments) => migrate::run(arguments, settings()?).await?,
+        Command::Grants(arguments) => grants::run(arguments, settings()?)?,
         Command::Enqueue(arguments) => enqueue::run(arguments, settings()?).await?,
         Command::Status(arguments) => status::run(arguments, settings()?).await?,
         Command::Keys(arguments) => keys::run(arguments, settings()?).await?,

@@ -35,6 +35,7 @@ use outbox_core::Message;
 
 pub(crate) use operator::DeadSteps;
 
+use crate::commands::grants::Access;
 use crate::failure::{Failure, chain};
 use crate::settings::{self, InvalidSettings};
 
@@ -102,6 +103,11 @@ impl Store {
                 "there is no script for SQLite: `outbox migrate` looks first at what is there",
             )),
         }
+    }
+
+    /// The rights of a role, as SQL. Connects to nothing.
+    pub(crate) fn grants_sql(&self, access: Access, role: &str) -> Result<String, Failure> {
+        each!(Store, self, store => store.grants_sql(access, role))
     }
 
     /// Enqueues messages in one transaction.

@@ -27,14 +27,21 @@ use crate::Outbox;
 /// the same messages at the same time, each message is decided about by one.
 ///
 /// ```no_run
-/// # async fn example(pool: &sqlx::PgPool) -> Result<(), sqlx::Error> {
-/// use outbox_core::admin::DeadFilter;
-/// use outbox_postgres::Outbox;
+/// # use outbox_postgres::Outbox;
+/// # type Error = Box<dyn std::error::Error>;
+/// # async fn example(outbox: &Outbox, pool: &sqlx::PgPool) -> Result<(), Error> {
+/// use std::time::Duration;
+/// use outbox_core::admin::{DeadFilter, KeyFilter};
 ///
-/// let mut replay = Outbox::new().replay(pool, DeadFilter::all());
-/// while replay.step().await? {
-///     println!("{} so far", replay.done().messages);
+/// const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// let old = DeadFilter::all().topic("orders.*".parse()?).older_than(30 * DAY);
+/// let so_many = outbox.count_dead(pool, old.clone()).finish().await?.messages;
+/// let mut discard = outbox.discard(pool, old); // nothing until its first step
+/// while discard.step().await? {
+///     println!("{} of {so_many}", discard.done().messages); // and one may stop after each
 /// }
+/// outbox.replay(pool, DeadFilter::all().key("order-7")).finish().await?;
+/// outbox.retry_now(pool, KeyFilter::all().topic("orders.*".parse()?)).finish().await?;
 /// # Ok(())
 /// # }
 /// ```

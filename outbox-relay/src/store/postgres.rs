@@ -9,6 +9,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
 
 use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened, away};
+use crate::commands::grants::Access;
 use crate::failure::Failure;
 use crate::settings::{self, Address, InvalidSettings};
 
@@ -87,6 +88,16 @@ impl Postgres {
     pub(super) async fn migrate(&self) -> Result<(), Failure> {
         self.reach().await?;
         self.outbox.migrate(&self.pool).await.map_err(Failure::of)
+    }
+
+    pub(super) fn grants_sql(&self, access: Access, role: &str) -> Result<String, Failure> {
+        let access = match access {
+            Access::Producer => outbox_postgres::Access::Producer,
+            Access::Relay => outbox_postgres::Access::Relay,
+            Access::Consumer => outbox_postgres::Access::Consumer,
+            Access::Operator => outbox_postgres::Access::Operator,
+        };
+        Ok(self.outbox.grants_sql(access, role))
     }
 
     pub(super) async fn enqueue(&self, messages: &[Message]) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{ConnectOptions as _, SqlitePool};
 
 use super::{CONNECT_TIMEOUT, CONNECTIONS, Opened};
+use crate::commands::grants::Access;
 use crate::failure::{Failure, chain};
 use crate::settings::{self, InvalidSettings};
 
@@ -53,6 +54,12 @@ impl Sqlite {
         let options = (*self.pool.connect_options()).clone();
         let pool = pool(options.create_if_missing(true));
         self.outbox.migrate(&pool).await.map_err(Failure::of)
+    }
+
+    pub(super) fn grants_sql(&self, _access: Access, _role: &str) -> Result<String, Failure> {
+        Err(Failure::new(
+            "there are no roles in SQLite: whoever may write the file may do everything",
+        ))
     }
 
     pub(super) async fn enqueue(&self, messages: &[Message]) -> Result<(), Failure> {

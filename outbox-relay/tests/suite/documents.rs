@@ -215,17 +215,54 @@ async fn place_one_order(statements: &[String], type_of: impl Fn(&Parameter) -> 
 #[tokio::test]
 async fn the_configuration_and_the_consumer_of_each_guide() {
     with_database(async |pool, _| {
-        for language in ["python", "node", "go", "java"] {
-            let guide = read(&format!("docs/from-{language}.md"));
-            let place = Place::with(block(&guide, "toml"));
-            place.done(&["config"]).await;
+        for path in [
+            "docs/from-python.md",
+            "docs/from-node.md",
+            "docs/from-go.md",
+            "docs/from-java.md",
+        ] {
+            let guide = read(path);
+            let [settings] = blocks(&guide, "toml")[..] else {
+                panic!("{path} has not one configuration");
+            };
+            Place::with(settings).done(&["config"]).await;
 
             let id = Uuid::now_v7();
-            let ask = block(&guide, "sql");
+            let [ask] = blocks(&guide, "sql")[..] else {
+                panic!("{path} has not one statement");
+            };
             for is_new in [true, false] {
                 let asked = sqlx::query_scalar(AssertSqlSafe(ask.to_owned())).bind(id);
                 let answer: bool = asked.fetch_one(pool).await.unwrap();
-                assert_eq!(answer, is_new, "{language}: {ask}");
+                assert_eq!(answer, is_new, "{path}: {ask}");
+            }
+        }
+    })
+    .await;
+}
+
+/// What other documents say in SQL.
+#[tokio::test]
+async fn the_statements_of_the_documents() {
+    with_database(async |pool, url| {
+        execute(
+            pool,
+            "CREATE TABLE public.invoices (order_id bigint PRIMARY KEY)",
+        )
+        .await;
+        let database = url.rsplit_once('/').unwrap().1;
+        for path in [
+            "README.md",
+            "outbox-postgres/README.md",
+            "docs/consumers.md",
+        ] {
+            let document = read(path);
+            let statements = blocks(&document, "sql");
+            assert!(!statements.is_empty(), "{path}");
+            for block in statements {
+                // Roles are the whole server's, so the test has none of this name.
+                let mine = format!("CURRENT_USER IN DATABASE {database}");
+                execute(pool, &block.replace("app IN DATABASE shop", &mine)).await;
             }
         }
     })
@@ -257,13 +294,13 @@ fn the_alarms_ask_for_metrics_that_there_are() {
     assert!(asked > 10, "{asked}");
 }
 
-/// The only block of this language.
-#[track_caller]
-fn block<'a>(document: &'a str, language: &str) -> &'a str {
-    let begin = format!("\n```{language}\n");
-    let (_, rest) = document.split_once(&begin).unwrap();
-    assert!(!rest.contains(&begin), "several blocks of {language}");
-    rest.split_once("\n```").unwrap().0
+/// The blocks of this language of which a document says that they are run here.
+fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
+    let begin = format!("\n```{language} test=outbox-relay/tests/suite/documents.rs\n");
+    let parts = document.split(begin.as_str()).skip(1);
+    parts
+        .map(|part| part.split_once("\n```").unwrap().0)
+        .collect()
 }
 
 #[tokio::test]

@@ -7,9 +7,8 @@
 //! | --- | --- |
 //! | `` ```LANGUAGE file=PATH `` | word for word, but for indentation: it is in that file, also as an example in a doc comment |
 //! | `` ```LANGUAGE test=PATH `` | a test in that file, which reads this document |
-//! | `` ```sh `` | the crates, scripts and programs that it calls are there |
+//! | `` ```sh `` | the crates, scripts and programs that it calls are there; what it asks of the program `outbox` is tried in `outbox-relay/src/cli.rs` |
 //! | `` ```toml `` with `[dependencies]` | the versions and features are those of this workspace |
-//! | `` ```sql ``, other `` ```toml `` | nothing here; those of the guides are run by the tests of `outbox-relay` |
 //! | `` ```text ``, `` ```mermaid `` | nothing: it is no code |
 //!
 //! Pure; like the rules it reads lines, not syntax.
@@ -97,12 +96,11 @@ pub fn strange_blocks(document: &File, files: &[File], crates: &[String]) -> Vec
             (Some(path), _) => not_in_its_file(&block, path, files),
             (_, Some(path)) => not_read_by_its_test(document, path, files),
             _ => match block.language() {
-                "text" | "mermaid" | "sql" => Vec::new(),
+                "text" | "mermaid" => Vec::new(),
                 "sh" => strange_commands(document, &block, files, crates),
                 "toml" if block.lines.contains(&"[dependencies]") => {
                     strange_dependencies(&block, files)
                 }
-                "toml" => Vec::new(),
                 _ => vec![
                     "nothing checks it: it wants file=PATH or test=PATH, or is text".to_owned(),
                 ],
@@ -225,6 +223,61 @@ fn commands(lines: &[&str]) -> Vec<Vec<String>> {
     }
     commands.retain(|command| !command.is_empty());
     commands
+}
+
+/// How a document shows a command of a program.
+pub struct Shown {
+    /// Where: path and line.
+    pub place: String,
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// As one would type it, in a block; otherwise in a sentence, where arguments may be missing or stand for
+    /// others.
+    pub whole: bool,
+}
+
+/// Every command of `program` in the document: in blocks for a shell, behind `$` in what is printed, and between
+/// backticks in sentences.
+pub fn shown(document: &File, program: &str) -> Vec<Shown> {
+    let mut shown = Vec::new();
+    let mut show = |at: usize, words: Vec<String>, whole: bool| {
+        if words.len() > 1 && words[0] == program {
+            let place = format!("{}:{}", document.path, at + 1);
+            shown.push(Shown {
+                place,
+                words,
+                whole,
+            });
+        }
+    };
+    let blocks = blocks(document);
+    for block in &blocks {
+        let printed = block
+            .lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("$ "));
+        let lines: Vec<&str> = match block.language() {
+            "sh" => block.lines.clone(),
+            _ => printed.collect(),
+        };
+        for words in commands(&lines) {
+            show(block.at, words, true);
+        }
+    }
+    let in_a_block = |at: usize| {
+        blocks
+            .iter()
+            .any(|block| (block.at..=block.at + block.lines.len() + 1).contains(&at))
+    };
+    for (at, line) in document.text.lines().enumerate() {
+        if !in_a_block(at) {
+            for span in line.split('`').skip(1).step_by(2) {
+                let words = words(&span.replace(['[', ']'], ""));
+                show(at, words, false);
+            }
+        }
+    }
+    shown
 }
 
 /// The words of a line, without their quotes, up to a comment.
@@ -471,6 +524,25 @@ mod tests {
             let text = format!("```sh\n{bad}\n```\n");
             assert_eq!(broken("docs/a.md", &text, &files), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn commands_are_found_wherever_they_are_shown() {
+        let text = "Say `outbox status [--json]` or `ls`.\n```sh\ncd a && outbox run 2>> log & # on\n```\n\
+            ```text\n$ outbox keys\noutbox is not typed here\n```\n";
+        let shown = shown(&file("docs/a.md", text), "outbox");
+        let found: Vec<(&str, String, bool)> = shown
+            .iter()
+            .map(|it| (it.place.as_str(), it.words.join(" "), it.whole))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("docs/a.md:2", "outbox run".to_owned(), true),
+                ("docs/a.md:5", "outbox keys".to_owned(), true),
+                ("docs/a.md:1", "outbox status --json".to_owned(), false),
+            ]
+        );
     }
 
     #[test]

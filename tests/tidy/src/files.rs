@@ -26,7 +26,10 @@ impl File {
 /// The root of the repository.
 pub fn root() -> PathBuf {
     // At run time: in a build folder that checkouts share, another one may have built this.
-    Path::new(&env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("../..")
+    let folder = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
+    let mut folders = Path::new(&folder).ancestors();
+    let root = folders.find(|folder| folder.join("Cargo.lock").exists());
+    root.expect("the root has a lock file").to_owned()
 }
 
 /// The text files that are, or would be, under version control.
