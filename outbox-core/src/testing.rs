@@ -2,7 +2,7 @@
 //!
 //! A test gets what a transaction has enqueued so far from its store, before it ends the transaction:
 //! [`MemoryTransaction::enqueued`](crate::memory::MemoryTransaction::enqueued), or `Outbox::enqueued` of
-//! `outbox-postgres`. What is delivered, and how often, is for tests with a relay.
+//! `outbox-postgres` and `outbox-sqlite`. What is delivered, and how often, is for tests with a relay.
 
 use std::fmt::Write as _;
 

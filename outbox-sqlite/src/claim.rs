@@ -321,7 +321,7 @@ impl Claim for SqliteClaim {
 
 /// A message from its columns, or what is wrong with them: a row that this version cannot read must
 /// not stop those behind it.
-fn decode(row: &SqliteRow) -> Result<Message, String> {
+pub(crate) fn decode(row: &SqliteRow) -> Result<Message, String> {
     let parts = || -> Result<_, sqlx::Error> {
         Ok((
             row.try_get::<Uuid, _>(2)?,

@@ -41,6 +41,7 @@
 mod admin;
 mod claim;
 mod enqueue;
+mod enqueued;
 mod inbox;
 mod lanes;
 mod line;

@@ -5,9 +5,11 @@
 mod support;
 
 use outbox_core::admin::DeadFilter;
+use outbox_core::testing::assert_enqueued;
 use outbox_core::{Message, Store as _};
 use outbox_sqlite::Outbox;
 use sqlx::Acquire as _;
+use sqlx::sqlite::SqliteJournalMode;
 use support::{Fixture, deliver, limits, message};
 
 #[tokio::test]
@@ -159,6 +161,59 @@ async fn a_transaction_begun_by_a_statement_is_the_callers() {
         sqlx::raw_sql(end).execute(&mut *conn).await.unwrap();
         assert_eq!(fixture.places().await, [waiting, 0, 0, 0]);
     }
+}
+
+#[tokio::test]
+async fn a_transaction_shows_what_it_has_enqueued() {
+    for mode in [SqliteJournalMode::Wal, SqliteJournalMode::Delete] {
+        let f = Fixture::with_options(|options| options.journal_mode(mode)).await;
+        let mut tx = f.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &[]);
+        let first = message("k", "first");
+        f.outbox.enqueue(&mut tx, &first).await.unwrap();
+        assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &[first]);
+        tx.rollback().await.unwrap();
+        f.enqueue(&[message("k", "committed")]).await;
+
+        let mut tx = f.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &[]);
+        let whole = Message::to("t")
+            .key("")
+            .header("a", "b\n\"")
+            .bytes(vec![0, 255])
+            .unwrap();
+        f.outbox.enqueue(&mut tx, &whole).await.unwrap();
+        let mut savepoint = tx.begin().await.unwrap();
+        let undone = message("k", "undone");
+        f.outbox.enqueue(&mut savepoint, &undone).await.unwrap();
+        savepoint.rollback().await.unwrap();
+        let mut savepoint = tx.begin().await.unwrap();
+        let kept = message("k", "kept");
+        f.outbox.enqueue(&mut savepoint, &kept).await.unwrap();
+        let enqueued = f.outbox.enqueued(&mut savepoint).await.unwrap();
+        assert_enqueued(&enqueued, &[whole.clone(), kept.clone()]);
+        assert_eq!(enqueued[0], whole, "its id too");
+        savepoint.commit().await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut conn = f.pool.acquire().await.unwrap();
+        assert_enqueued(&f.outbox.enqueued(&mut conn).await.unwrap(), &[]);
+    }
+}
+
+#[tokio::test]
+async fn a_database_in_memory_shows_all_that_waits() {
+    let outbox = Outbox::new();
+    let pool = support::pool_in_memory().await;
+    outbox.migrate(&pool).await.unwrap();
+    let mut conn = pool.acquire().await.unwrap();
+    for text in ["a", "b"] {
+        let mut tx = conn.begin().await.unwrap();
+        outbox.enqueue(&mut tx, &message("k", text)).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    let waiting = [message("k", "a"), message("k", "b")];
+    assert_enqueued(&outbox.enqueued(&mut conn).await.unwrap(), &waiting);
 }
 
 #[tokio::test]

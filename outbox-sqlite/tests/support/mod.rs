@@ -131,6 +131,12 @@ pub(crate) async fn pool(options: SqliteConnectOptions) -> SqlitePool {
         .unwrap()
 }
 
+/// A database that the pool's one connection has to itself.
+pub(crate) async fn pool_in_memory() -> SqlitePool {
+    let pool = SqlitePoolOptions::new().max_connections(1);
+    pool.connect("sqlite::memory:").await.unwrap()
+}
+
 pub(crate) fn message(key: &str, text: &str) -> Message {
     Message::to("test").key(key).bytes(text.to_owned()).unwrap()
 }
