@@ -499,7 +499,8 @@ async fn the_documents_statement_forgets_what_is_old(f: Fixture) {
     let document = include_str!("../../docs/consumers.md");
     let statement = document
         .split("```")
-        .filter_map(|block| block.strip_prefix("sql\n"))
+        .filter_map(|block| block.strip_prefix("sql ")?.split_once('\n'))
+        .map(|(_, statement)| statement)
         .find(|block| block.starts_with("DELETE"))
         .unwrap()
         .replace("outbox.", "{schema}.");
