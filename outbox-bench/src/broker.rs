@@ -55,8 +55,8 @@ impl Kind {
                 Box::new(amqp::RabbitMq::at(at("OUTBOX_TEST_RABBITMQ_URL", url)).await?)
             }
             Self::Nats => {
-                let url = "nats://127.0.0.1:24222";
-                Box::new(nats::Nats::at(at("OUTBOX_TEST_NATS_URL", url)).await?)
+                let url = "nats://127.0.0.1:24223";
+                Box::new(nats::Nats::at(at("OUTBOX_TEST_NATS_LATEST_URL", url)).await?)
             }
             Self::Redis => {
                 let url = "redis://127.0.0.1:26479";
@@ -80,7 +80,7 @@ pub(crate) async fn connect(
 /// A broker at an address.
 #[async_trait]
 pub(crate) trait Broker: Send + Sync {
-    /// A publisher with the adapter's defaults.
+    /// A publisher with the adapter's defaults, and with what makes it chain.
     async fn publisher(&self) -> Result<Arc<dyn Publisher>>;
 
     async fn create(&self, topic: &str) -> Result<()>;

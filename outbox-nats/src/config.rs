@@ -36,6 +36,7 @@ pub struct NatsConfig {
     pub(crate) expected_stream: Option<String>,
     pub(crate) max_in_flight: usize,
     pub(crate) ack_timeout: Duration,
+    pub(crate) atomic_batches: bool,
 }
 
 impl NatsConfig {
@@ -46,6 +47,7 @@ impl NatsConfig {
             expected_stream: None,
             max_in_flight: MAX_IN_FLIGHT,
             ack_timeout: ACK_TIMEOUT,
+            atomic_batches: false,
         }
     }
 
@@ -75,6 +77,15 @@ impl NatsConfig {
     /// Default [`ACK_TIMEOUT`], 100 ms to [`MAX_ACK_TIMEOUT`].
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.ack_timeout = timeout;
+        self
+    }
+
+    /// Sends several messages of a key at once as an atomic batch, which the stream takes whole or not at all:
+    /// in [`PerKey`](outbox_core::OrderMode::PerKey) a key then need not wait for one answer after the other.
+    /// Default off. For streams with `allow_atomic`, on NATS 2.12.2 or later; what another stream takes goes one
+    /// message of a key after the other, at the cost of a question for each call.
+    pub fn atomic_batches(mut self, on: bool) -> Self {
+        self.atomic_batches = on;
         self
     }
 

@@ -8,6 +8,8 @@
 //! | payload | payload; absent = empty, with the header `Outbox-Tombstone: true` |
 //! | headers | headers, UTF-8 |
 //!
+//! A message of an atomic batch has the headers of that besides (`publisher/chains.rs`).
+//!
 //! Consumers in any language read this, so a change here is a change of the wire contract.
 //!
 //! NATS headers are lines of text, and its readers take white space from both ends of a value. What

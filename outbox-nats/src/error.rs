@@ -69,6 +69,46 @@ pub(crate) fn read(
     }
 }
 
+/// What the stream says of an atomic batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BatchAnswer {
+    /// It has taken the first message, and awaits the others.
+    Begun,
+    /// It has a message: all of the batch, or this one alone where it knows of no batches.
+    Stored,
+    /// It has nothing of the batch, and may take part of it.
+    Refused,
+    /// It has nothing of the batch, and takes none with these messages.
+    Never,
+    /// Somebody else has answered.
+    Foreign,
+}
+
+/// Reads what came to the reply subject of the first message of an atomic batch, or of the last.
+pub(crate) fn read_of_batch(status: Option<StatusCode>, payload: &[u8]) -> BatchAnswer {
+    if status.is_none() && payload.is_empty() {
+        return BatchAnswer::Begun;
+    }
+    if status == Some(StatusCode::NO_RESPONDERS) {
+        return BatchAnswer::Never; // the messages are told one by one
+    }
+    let Ok(reply) = serde_json::from_slice::<Reply<'_>>(payload) else {
+        return BatchAnswer::Foreign;
+    };
+    match reply.error.map(|error| error.error_code()) {
+        Some(
+            ErrorCode::ATOMIC_PUBLISH_DISABLED
+            // NATS 2.12.0 does not take message ids in it.
+            | ErrorCode::ATOMIC_PUBLISH_UNSUPPORTED_HEADER
+            // Repeats: the stream has some of them.
+            | ErrorCode::ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE,
+        ) => BatchAnswer::Never,
+        Some(_) => BatchAnswer::Refused,
+        None if reply.stream.is_empty() || reply.sequence.is_none() => BatchAnswer::Foreign,
+        None => BatchAnswer::Stored,
+    }
+}
+
 /// What an error means for what happens next.
 ///
 /// One that is in no table is `Retryable`: it is counted, so it cannot go round for ever.
@@ -111,6 +151,32 @@ fn classify(status: usize, code: ErrorCode) -> PublishErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_says_of_a_batch() {
+        let read = |payload: &str| read_of_batch(None, payload.as_bytes());
+        let refused = |code: u64| {
+            read(&format!(
+                r#"{{"error":{{"code":400,"err_code":{code},"description":"no"}},"stream":"S","seq":0}}"#
+            ))
+        };
+        assert_eq!(read(""), BatchAnswer::Begun);
+        assert_eq!(
+            read(r#"{"stream":"S","seq":3,"batch":"b","count":3}"#),
+            BatchAnswer::Stored
+        );
+        assert_eq!(refused(10174), BatchAnswer::Never); // disabled
+        assert_eq!(refused(10177), BatchAnswer::Never); // unsupported header
+        assert_eq!(refused(10201), BatchAnswer::Never); // contains a duplicate
+        assert_eq!(refused(10176), BatchAnswer::Refused); // incomplete
+        assert_eq!(refused(10210), BatchAnswer::Refused); // too many in flight
+        assert_eq!(read("pong"), BatchAnswer::Foreign);
+        assert_eq!(read(r#"{"stream":"","seq":1}"#), BatchAnswer::Foreign);
+        assert_eq!(
+            read_of_batch(Some(StatusCode::NO_RESPONDERS), b""),
+            BatchAnswer::Never
+        );
+    }
 
     /// The codes that a publish can meet, and what each must mean.
     const TABLE: &[(usize, u64, PublishErrorKind)] = {

@@ -9,6 +9,10 @@
 //! What is in the client's queue is sent also after a reconnect, however late, and nothing can be taken
 //! out of it. So nothing is put into it while the client is not connected, nor while it is known to be
 //! stuck: after a call that ended without all its answers, the next one waits until it has emptied.
+//!
+//! Not here: what is chained, `chains.rs`.
+
+mod chains;
 
 use std::fmt::{self, Write as _};
 use std::pin::pin;
@@ -28,6 +32,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 use crate::config::{InvalidConfig, NatsConfig};
 use crate::encode::encode;
 use crate::error::{self, Answer};
+use chains::Asked;
 
 /// How often the connection is looked at while answers are awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -124,10 +129,38 @@ impl NatsPublisher {
                 unanswered_calls: &self.unanswered_calls,
             },
             inbox,
+            asked: None,
             progress: now,
             look,
             foreign: false,
         })
+    }
+
+    /// Publishes messages of which no earlier one of their key matters.
+    async fn publish_plain(&self, batch: &[Delivery<'_>]) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut call = match self.begin(batch.len()).await {
+            Ok(call) => call,
+            Err(reason) => return fail(batch, &PublishError::broker_unavailable(reason)),
+        };
+        let mut unsent = batch;
+        while let Err(trouble) = call.go_on(&mut unsent).await {
+            match call.explain(trouble).await {
+                Explained::Unanswered(error) => call.awaited.give_up(&error),
+                Explained::Away(error) => {
+                    call.awaited.report(&error);
+                    return fail(unsent, &error);
+                }
+            }
+        }
+        self.end(call);
+    }
+
+    /// Maps a message, or rejects it when the server cannot take it.
+    fn encode(&self, delivery: Delivery<'_>) -> Result<OutboundMessage, PublishError> {
+        encode(delivery.message(), &self.config, self.client.max_payload())
     }
 
     /// The number of the connection that is up, or why there is none.
@@ -166,24 +199,19 @@ impl NatsPublisher {
 #[async_trait]
 impl Publisher for NatsPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        if batch.is_empty() {
-            return;
+        let (chained, plain): (Vec<Delivery<'_>>, Vec<Delivery<'_>>) =
+            batch.iter().partition(|delivery| delivery.is_chained());
+        if chained.is_empty() {
+            return self.publish_plain(batch).await;
         }
-        let mut call = match self.begin(batch.len()).await {
-            Ok(call) => call,
-            Err(reason) => return fail(batch, &PublishError::broker_unavailable(reason)),
-        };
-        let mut unsent = batch;
-        while let Err(trouble) = call.go_on(&mut unsent).await {
-            match call.explain(trouble).await {
-                Explained::Unanswered(error) => call.awaited.give_up(&error),
-                Explained::Away(error) => {
-                    call.awaited.report(&error);
-                    return fail(unsent, &error);
-                }
-            }
-        }
-        self.end(call);
+        tokio::join!(self.publish_plain(&plain), self.publish_chains(&chained));
+    }
+
+    /// While the client is connected to a server that knows atomic batches, where they are
+    /// [configured](NatsConfig::atomic_batches).
+    fn chains_keys(&self) -> bool {
+        let (major, minor, patch) = chains::SINCE;
+        self.config.atomic_batches && self.client.is_server_compatible(major, minor, patch)
     }
 }
 
@@ -224,6 +252,8 @@ struct Call<'a, 'p> {
     connection: u64,
     inbox: Inbox,
     awaited: Awaited<'a, 'p>,
+    /// A message of a batch that awaits an answer of its own.
+    asked: Option<Asked>,
     /// When something was last sent or answered.
     progress: Instant,
     look: Interval,
@@ -250,9 +280,7 @@ impl<'a> Call<'a, '_> {
 
     /// Puts one message into the client's queue, unless NATS cannot carry it.
     async fn send(&mut self, delivery: Delivery<'a>) -> Result<(), Trouble> {
-        self.look_at_connection()?;
-        let NatsPublisher { client, config, .. } = self.publisher;
-        let mut message = match encode(delivery.message(), config, client.max_payload()) {
+        let mut message = match self.publisher.encode(delivery) {
             Ok(message) => message,
             Err(error) => {
                 delivery.report(Err(error));
@@ -260,7 +288,17 @@ impl<'a> Call<'a, '_> {
             }
         };
         message.reply = Some(self.inbox.reply(self.awaited.next()));
-        let mut sending = pin!(client.publish_message(message));
+        match self.put(message).await? {
+            Ok(()) => self.awaited.push(delivery),
+            Err(error) => delivery.report(Err(error)),
+        }
+        Ok(())
+    }
+
+    /// Puts a message into the client's queue, unless the client refuses it.
+    async fn put(&mut self, message: OutboundMessage) -> Result<Result<(), PublishError>, Trouble> {
+        self.look_at_connection()?;
+        let mut sending = pin!(self.publisher.client.publish_message(message));
         let sent = loop {
             tokio::select! {
                 biased;
@@ -269,16 +307,13 @@ impl<'a> Call<'a, '_> {
                 waited = self.wait() => waited?,
             }
         };
-        match sent {
-            Ok(()) => self.awaited.push(delivery),
-            Err(error) if error.kind() == PublishErrorKind::Send => {
-                return Err(Trouble::Away(CLOSED));
-            }
-            // The server's limit has changed since it was asked for.
-            Err(error) => delivery.report(Err(PublishError::retryable(error.to_string()))),
-        }
         self.progress = Instant::now();
-        Ok(())
+        match sent {
+            Ok(()) => Ok(Ok(())),
+            Err(error) if error.kind() == PublishErrorKind::Send => Err(Trouble::Away(CLOSED)),
+            // The server's limit has changed since it was asked for.
+            Err(error) => Ok(Err(PublishError::retryable(error.to_string()))),
+        }
     }
 
     /// Waits until answers have come or it is time to look at the connection.
@@ -309,8 +344,19 @@ impl<'a> Call<'a, '_> {
 
     /// Reports one answer. One that comes late, or is not the first, finds nobody who waits for it.
     fn take(&mut self, answer: &async_nats::Message) {
-        let number = self.inbox.number(&answer.subject);
-        let Some(slot) = number.and_then(|number| self.awaited.slot(number)) else {
+        let Some(number) = self.inbox.number(&answer.subject) else {
+            return;
+        };
+        if let Some(asked) = &mut self.asked
+            && asked.is_open(number)
+        {
+            match asked.take(answer) {
+                true => self.awaited.open -= 1,
+                false => self.foreign = true,
+            }
+            return;
+        }
+        let Some(slot) = self.awaited.slot(number) else {
             return;
         };
         let Some(delivery) = *slot else {
@@ -430,6 +476,12 @@ impl<'a> Awaited<'a, '_> {
 
     fn push(&mut self, delivery: Delivery<'a>) {
         self.sent.push(Some(delivery));
+        self.open += 1;
+    }
+
+    /// Something else than a message of the call awaits an answer.
+    fn push_question(&mut self) {
+        self.sent.push(None);
         self.open += 1;
     }
 

@@ -1,4 +1,5 @@
-//! The publisher to NATS passes the suite, on a real server.
+//! The publisher to NATS passes the suite, on real servers: one message of a key after the other, and in atomic
+//! batches.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,17 +14,26 @@ use async_nats::jetstream::{self, ErrorCode};
 use outbox_conformance::publisher::{OpenBroker, PublisherHarness, Received};
 use outbox_core::{Publisher, async_trait};
 use outbox_nats::{ID_HEADER, KEY_HEADER, NatsConfig, NatsPublisher, TOMBSTONE_HEADER};
-use support::{connect, delete, new_subject, read, url};
+use support::{connect, delete, latest_url, new_subject, read, url};
 
-struct Nats;
+enum Nats {
+    OneByOne,
+    InBatches,
+}
 
 #[async_trait]
 impl PublisherHarness for Nats {
     async fn open(&self) -> Box<dyn OpenBroker> {
-        let client = connect(&url()).await;
-        let publisher = NatsPublisher::new(client.clone(), NatsConfig::new()).unwrap();
+        let (url, batches) = match self {
+            Self::OneByOne => (url(), false),
+            Self::InBatches => (latest_url(), true),
+        };
+        let client = connect(&url).await;
+        let config = NatsConfig::new().atomic_batches(batches);
+        let publisher = NatsPublisher::new(client.clone(), config).unwrap();
         Box::new(Open {
             client,
+            batches,
             publisher: Arc::new(publisher),
             streams: Mutex::default(),
         })
@@ -32,6 +42,7 @@ impl PublisherHarness for Nats {
 
 struct Open {
     client: Client,
+    batches: bool,
     publisher: Arc<NatsPublisher>,
     /// By topic.
     streams: Mutex<Vec<(String, String)>>,
@@ -49,6 +60,7 @@ impl OpenBroker for Open {
             .create_stream(Config {
                 name: name.clone(),
                 subjects: vec![topic.to_owned()],
+                allow_atomic_publish: self.batches,
                 ..Config::default()
             })
             .await;
@@ -79,6 +91,8 @@ impl OpenBroker for Open {
             .into_iter()
             .map(|record| {
                 let mut headers = record.headers;
+                // The server keeps what says that a message came in a batch.
+                headers.retain(|name, _| !name.starts_with("Nats-Batch-"));
                 let tombstone = headers.remove(TOMBSTONE_HEADER);
                 Received {
                     id: headers.remove(ID_HEADER),
@@ -107,6 +121,10 @@ impl OpenBroker for Open {
         Some(1024 * 1024)
     }
 
+    fn chains_keys(&self) -> bool {
+        self.batches
+    }
+
     async fn close(self: Box<Self>) {
         for (_, stream) in self.streams.into_inner().unwrap() {
             delete(&self.client, &stream).await;
@@ -114,4 +132,10 @@ impl OpenBroker for Open {
     }
 }
 
-outbox_conformance::publisher_suite!(Nats);
+mod one_by_one {
+    outbox_conformance::publisher_suite!(super::Nats::OneByOne);
+}
+
+mod in_batches {
+    outbox_conformance::publisher_suite!(super::Nats::InBatches);
+}

@@ -143,6 +143,8 @@ pub(crate) struct Nats {
     pub(crate) expected_stream: Option<String>,
     pub(crate) max_in_flight: Option<usize>,
     pub(crate) ack_timeout: Option<Span>,
+    #[serde(default)]
+    pub(crate) atomic_batches: bool,
 }
 
 /// `[broker.NAME]` with `kind = "redis"`.

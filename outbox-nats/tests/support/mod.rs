@@ -33,6 +33,11 @@ pub(crate) fn url() -> String {
     address("OUTBOX_TEST_NATS_URL")
 }
 
+/// The address of one that knows atomic batches.
+pub(crate) fn latest_url() -> String {
+    address("OUTBOX_TEST_NATS_LATEST_URL")
+}
+
 pub(crate) async fn connect(url: &str) -> Client {
     async_nats::connect(url).await.expect("a connection")
 }

@@ -44,7 +44,7 @@ pub(super) async fn open(
         )
     })?;
 
-    let mut config = NatsConfig::new();
+    let mut config = NatsConfig::new().atomic_batches(settings.atomic_batches);
     if let Some(prefix) = &settings.subject_prefix {
         config = config.subject_prefix(prefix);
     }

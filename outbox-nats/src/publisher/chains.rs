@@ -1,0 +1,314 @@
+//! Chains: several messages of a key at once, of which the stream may have nothing but a prefix.
+//!
+//! They go as atomic batches, which a stream takes whole or not at all: the first message is answered, the last
+//! one commits, and a message that is missing undoes all. What a stream refuses is tried as a smaller batch, and
+//! in the end as the first message of each key, which gets an answer of its own. So does everything where a
+//! stream takes no batches, or has some of the messages already.
+//!
+//! A batch has one subject, since two subjects may belong to two streams. A key that changes its topic goes on
+//! in the next batch.
+
+use std::collections::{HashMap, VecDeque};
+
+use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
+use async_nats::message::OutboundMessage;
+use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind};
+
+use super::{Call, Explained, NatsPublisher, Trouble};
+use crate::error::{BatchAnswer, read_of_batch};
+
+/// The first version of the server whose batches take message ids. (2.12.0 refuses them.)
+pub(super) const SINCE: (i64, i64, i64) = (2, 12, 2);
+
+/// The largest batch that a server takes unless it is configured.
+const MESSAGES: usize = 1000;
+
+/// The payloads of a batch, of which the stream holds all until the last has come. A larger message goes alone.
+const BYTES: usize = 4 * 1024 * 1024;
+
+/// What is left of a chain: messages of one key, in their order.
+type Line<'a> = VecDeque<Delivery<'a>>;
+
+/// How a batch has ended.
+enum Ended {
+    Stored,
+    /// There is only one message for it.
+    Alone,
+    /// Only the first message is stored: whoever has it knows of no batches.
+    FirstStored,
+    Refused,
+    Never,
+    /// It may be stored or not, though the server is there.
+    Unanswered(PublishError),
+    Away(PublishError),
+}
+
+impl NatsPublisher {
+    /// Publishes chains, as far as they go.
+    pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
+        let mut lines = lines(chained);
+        let (mut most, mut batches) = (MESSAGES, true);
+        while !lines.is_empty() {
+            if !batches || most < 2 {
+                self.first_of_each(&mut lines).await;
+                most = 2;
+            } else {
+                match self.publish_batch(&mut lines, most).await {
+                    Ended::Stored => most = MESSAGES.min(most * 2),
+                    Ended::Alone => self.first_of_each(&mut lines).await,
+                    Ended::Refused => most /= 2,
+                    Ended::FirstStored | Ended::Never => batches = false,
+                    Ended::Unanswered(_) => {}
+                    Ended::Away(error) => {
+                        let left: Vec<Delivery<'_>> = lines.into_iter().flatten().collect();
+                        return super::fail(&left, &error);
+                    }
+                }
+            }
+            lines.retain(|line| !line.is_empty());
+        }
+    }
+
+    /// Publishes of each line what has the topic of the first one, as one batch of so many messages at the
+    /// most. Takes from the lines what is answered, and empties those that have come to an end.
+    async fn publish_batch(&self, lines: &mut [Line<'_>], most: usize) -> Ended {
+        let batch = self.cut(lines, most);
+        let taken: Vec<usize> = batch.parts.iter().map(|&(_, count)| count).collect();
+        let ended = match batch.messages.len() {
+            // What cannot be sent has ended its line.
+            0 => return Ended::Stored,
+            1 => return Ended::Alone,
+            _ => self.commit(batch.messages).await,
+        };
+        let mut first = true;
+        for (&(line, _), taken) in batch.parts.iter().zip(taken) {
+            match &ended {
+                Ended::Stored => {
+                    for delivery in lines[line].drain(..taken) {
+                        delivery.report(Ok(()));
+                    }
+                }
+                Ended::FirstStored if first => {
+                    if let Some(delivery) = lines[line].pop_front() {
+                        delivery.report(Ok(()));
+                    }
+                }
+                Ended::Unanswered(error) => end(&mut lines[line], error),
+                _ => {}
+            }
+            first = false;
+        }
+        ended
+    }
+
+    /// What the next batch is made of. A line whose first message cannot be sent is told so, and ends.
+    fn cut(&self, lines: &mut [Line<'_>], most: usize) -> Batch {
+        let mut batch = Batch::default();
+        let mut bytes = 0;
+        let mut topic: Option<&str> = None;
+        'lines: for (number, line) in lines.iter_mut().enumerate() {
+            let mut taken = 0;
+            let mut refusal = None;
+            for delivery in line.iter() {
+                let message = delivery.message();
+                if topic.is_some_and(|topic| topic != message.topic()) {
+                    break;
+                }
+                let outbound = match self.encode(*delivery) {
+                    Ok(outbound) => outbound,
+                    Err(error) => {
+                        refusal = Some(error);
+                        break;
+                    }
+                };
+                bytes += outbound.payload.len();
+                let full = batch.messages.len() == most || bytes > BYTES;
+                if full && !batch.messages.is_empty() {
+                    if taken > 0 {
+                        batch.parts.push((number, taken));
+                    }
+                    break 'lines;
+                }
+                topic = Some(message.topic());
+                batch.messages.push(outbound);
+                taken += 1;
+            }
+            if taken > 0 {
+                batch.parts.push((number, taken));
+            } else if let Some(error) = refusal {
+                end(line, &error);
+            }
+        }
+        batch
+    }
+
+    /// Sends a batch and waits for its end.
+    async fn commit(&self, messages: Vec<OutboundMessage>) -> Ended {
+        let mut call = match self.begin(0).await {
+            Ok(call) => call,
+            Err(reason) => return Ended::Away(PublishError::broker_unavailable(reason)),
+        };
+        match call.batch(messages).await {
+            Ok(ended) => {
+                self.end(call);
+                ended
+            }
+            Err(trouble) => match call.explain(trouble).await {
+                Explained::Unanswered(error) => Ended::Unanswered(error),
+                Explained::Away(error) => Ended::Away(error),
+            },
+        }
+    }
+
+    /// Publishes the first message of each line by itself, so that each gets an answer of its own.
+    async fn first_of_each(&self, lines: &mut [Line<'_>]) {
+        let first: Vec<Delivery<'_>> = lines
+            .iter()
+            .filter_map(|line| line.front().copied())
+            .collect();
+        let answers: Vec<Answer> = first.iter().map(|_| Answer::new()).collect();
+        let batch: Vec<Delivery<'_>> = first
+            .iter()
+            .zip(&answers)
+            .map(|(delivery, answer)| Delivery::new(delivery.message(), answer))
+            .collect();
+        self.publish_plain(&batch).await;
+        drop(batch);
+        let mut away = None;
+        for ((line, delivery), answer) in lines.iter_mut().zip(first).zip(answers) {
+            match answer.into_inner() {
+                Some(Ok(())) => {
+                    delivery.report(Ok(()));
+                    line.pop_front();
+                }
+                Some(Err(error)) => {
+                    end(line, &error);
+                    if error.kind() == PublishErrorKind::BrokerUnavailable {
+                        away = Some(error);
+                    }
+                }
+                None => line.clear(),
+            }
+        }
+        if let Some(error) = away {
+            lines.iter_mut().for_each(|line| end(line, &error));
+        }
+    }
+}
+
+/// What goes as one batch.
+#[derive(Default)]
+struct Batch {
+    messages: Vec<OutboundMessage>,
+    /// The lines that it is made of, in its order, and how many messages of each.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Call<'_, '_> {
+    /// Sends a batch of at least two messages and waits for what is said of it.
+    async fn batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
+        // Unlike any other: no number of an inbox is used twice.
+        let id = self.inbox.reply(self.awaited.next()).to_string();
+        let last = messages.len();
+        for (sequence, mut message) in (1..).zip(messages) {
+            let headers = message.headers.get_or_insert_default();
+            headers.insert(NATS_BATCH_ID, id.as_str());
+            headers.insert(NATS_BATCH_SEQUENCE, sequence.to_string());
+            let answer = if sequence == 1 {
+                self.ask(message, false).await?
+            } else if sequence == last {
+                headers.insert(NATS_BATCH_COMMIT, "1");
+                self.ask(message, true).await?
+            } else {
+                match self.put(message).await? {
+                    Ok(()) => continue,
+                    Err(_) => Some(BatchAnswer::Refused),
+                }
+            };
+            match answer {
+                Some(BatchAnswer::Begun) if sequence == 1 => {}
+                Some(BatchAnswer::Stored) if sequence == 1 => return Ok(Ended::FirstStored),
+                Some(BatchAnswer::Stored) => return Ok(Ended::Stored),
+                Some(BatchAnswer::Never) => return Ok(Ended::Never),
+                _ => return Ok(Ended::Refused),
+            }
+        }
+        Ok(Ended::Refused)
+    }
+
+    /// Sends a message and waits for its own answer. `None`: the client has refused it.
+    async fn ask(
+        &mut self,
+        mut message: OutboundMessage,
+        commits: bool,
+    ) -> Result<Option<BatchAnswer>, Trouble> {
+        let number = self.awaited.next();
+        message.reply = Some(self.inbox.reply(number));
+        if self.put(message).await?.is_err() {
+            return Ok(None);
+        }
+        self.asked = Some(Asked {
+            number,
+            commits,
+            answer: None,
+        });
+        self.awaited.push_question();
+        loop {
+            self.take_arrived();
+            match self.asked.take() {
+                Some(Asked {
+                    answer: Some(answer),
+                    ..
+                }) => return Ok(Some(answer)),
+                asked => self.asked = asked,
+            }
+            self.wait().await?;
+        }
+    }
+}
+
+/// A message of a batch whose answer is awaited.
+pub(super) struct Asked {
+    number: u64,
+    commits: bool,
+    answer: Option<BatchAnswer>,
+}
+
+impl Asked {
+    /// Whether this is its number, and nothing was answered yet.
+    pub(super) fn is_open(&self, number: u64) -> bool {
+        self.number == number && self.answer.is_none()
+    }
+
+    /// Whether the stream may have answered so, and nobody else.
+    pub(super) fn take(&mut self, answer: &async_nats::Message) -> bool {
+        let answer = read_of_batch(answer.status, &answer.payload);
+        if answer == BatchAnswer::Foreign || (self.commits && answer == BatchAnswer::Begun) {
+            return false;
+        }
+        self.answer = Some(answer);
+        true
+    }
+}
+
+/// Parts chains by key.
+fn lines<'a>(chained: &[Delivery<'a>]) -> Vec<Line<'a>> {
+    let mut places = HashMap::new();
+    let mut lines: Vec<Line<'a>> = Vec::new();
+    for delivery in chained {
+        let place = *places.entry(delivery.message().key()).or_insert_with(|| {
+            lines.push(Line::new());
+            lines.len() - 1
+        });
+        lines[place].push_back(*delivery);
+    }
+    lines
+}
+
+/// Reports why a chain goes no further. What is behind that message gets no answer.
+fn end(line: &mut Line<'_>, error: &PublishError) {
+    if let Some(delivery) = line.front() {
+        delivery.report(Err(error.clone()));
+    }
+    line.clear();
+}
