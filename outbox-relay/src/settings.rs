@@ -6,6 +6,8 @@
 //! own, and their refusal becomes an [`InvalidSettings`] that names the setting.
 
 mod load;
+#[cfg(test)]
+mod properties;
 mod show;
 mod units;
 

@@ -145,7 +145,7 @@ async fn open(
 }
 
 /// A relay with the settings of `[relay]`.
-fn build(
+pub(crate) fn build(
     settings: &settings::Relay,
     store: impl outbox_core::Store,
     publisher: impl Publisher,

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::env;
 use std::path::Path;
 
-use config::{Config, ConfigError, Environment, File, FileFormat, Map, Source as _, Value};
+use config::builder::DefaultState;
+use config::{
+    Config, ConfigBuilder, ConfigError, Environment, File, FileFormat, Map, Source as _, Value,
+};
 use outbox_core::InvalidConfig;
 use serde::de::DeserializeOwned;
 
@@ -75,6 +78,11 @@ pub(crate) fn load(sources: &Sources) -> Result<Loaded, InvalidSettings> {
             .set_override(setting, Value::new(Some(&"--set".to_owned()), value))
             .map_err(|_| InvalidSettings::new("--set", format!("{setting:?} is no setting")))?;
     }
+    collect(builder)
+}
+
+/// What the sources say together, in sections that there are.
+pub(super) fn collect(builder: ConfigBuilder<DefaultState>) -> Result<Loaded, InvalidSettings> {
     let loaded = builder.build().and_then(|config| config.collect());
     let loaded = loaded.map_err(|error| InvalidSettings(explain(&error)))?;
     match loaded.keys().find(|key| !SECTIONS.contains(&key.as_str())) {

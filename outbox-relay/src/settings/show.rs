@@ -17,12 +17,8 @@ pub(crate) fn lines(
         collect_origins(name.clone(), value, &mut origins);
     }
     let mut lines = Vec::new();
-    collect_lines(
-        String::new(),
-        &serde_json::to_value(settings)?,
-        &origins,
-        &mut lines,
-    );
+    let settings = serde_json::to_value(settings)?;
+    collect_lines(Name::default(), &settings, &origins, &mut lines);
     Ok(lines)
 }
 
@@ -45,8 +41,39 @@ fn collect_origins(name: String, value: &Value, origins: &mut BTreeMap<String, S
     }
 }
 
+/// The name of a setting.
+#[derive(Default)]
+struct Name {
+    /// Its parts with dots between them.
+    plain: String,
+    /// The same as TOML.
+    toml: String,
+}
+
+impl Name {
+    fn below(&self, part: &str) -> Self {
+        // The names of a client's properties have dots of their own.
+        let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+        let bare = !part.is_empty() && part.chars().all(is_bare);
+        let quoted = match bare && !self.plain.ends_with(".properties") {
+            true => part.to_owned(),
+            false => text(part),
+        };
+        match self.plain.is_empty() {
+            true => Self {
+                plain: part.to_owned(),
+                toml: quoted,
+            },
+            false => Self {
+                plain: format!("{}.{part}", self.plain),
+                toml: format!("{}.{quoted}", self.toml),
+            },
+        }
+    }
+}
+
 fn collect_lines(
-    name: String,
+    name: Name,
     value: &Json,
     origins: &BTreeMap<String, String>,
     lines: &mut Vec<String>,
@@ -54,27 +81,21 @@ fn collect_lines(
     match value {
         Json::Object(table) => {
             for (key, value) in table {
-                let below = match (name.is_empty(), name.ends_with(".properties")) {
-                    (true, _) => key.clone(),
-                    // A name with dots of its own.
-                    (_, true) => format!("{name}.\"{key}\""),
-                    (_, false) => format!("{name}.{key}"),
-                };
-                collect_lines(below, value, origins, lines);
+                collect_lines(name.below(key), value, origins, lines);
             }
         }
         // Not set, and without a default.
         Json::Null => {}
         Json::Array(values) if values.is_empty() => {}
         value => {
-            let origin = origins.get(&name.replace('"', ""));
+            let origin = origins.get(&name.plain);
             let origin = origin.map_or("default", String::as_str);
-            lines.push(format!("{name} = {}  # {origin}", toml(value)));
+            lines.push(format!("{} = {}  # {origin}", name.toml, toml(value)));
         }
     }
 }
 
-/// JSON's scalars are TOML's too; only tables within lists differ.
+/// JSON's scalars are TOML's too, but for a few.
 fn toml(value: &Json) -> String {
     match value {
         Json::Array(values) => {
@@ -88,6 +109,14 @@ fn toml(value: &Json) -> String {
                 .collect();
             format!("{{ {} }}", entries.join(", "))
         }
+        Json::String(value) => text(value),
+        // TOML's whole numbers end earlier; as text it is taken too.
+        Json::Number(number) if number.as_i64().is_none() => text(&number.to_string()),
         value => value.to_string(),
     }
+}
+
+/// A string. JSON leaves one control character as it is that TOML does not allow.
+fn text(value: &str) -> String {
+    Json::from(value).to_string().replace('\u{7f}', "\\u007f")
 }
