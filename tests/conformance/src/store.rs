@@ -270,6 +270,7 @@ macro_rules! __store_cases {
             giving_up::a_halt_without_a_key_halts_nothing;
 
             content::text_comes_back_unchanged;
+            content::any_message_comes_back_unchanged;
             content::bytes_come_back_unchanged;
             content::empty_is_not_absent;
             content::large_fields_come_back_unchanged;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use outbox_core::{MAX_HEADERS, MAX_HEADERS_BYTES, MAX_TOPIC_BYTES, Message, Uuid};
 
+use crate::messages::some_messages;
+
 use super::kit::{LIMITS, Outbox, dead, park, same_set};
 
 /// Text that something between here and the disk might want to change.
@@ -124,6 +126,11 @@ async fn comes_back(outbox: &Outbox, all: Vec<Message>) {
 /// Unicode, control characters, quotes, spaces: in topic, key, header name, header value.
 pub async fn text_comes_back_unchanged(outbox: &Outbox) {
     comes_back(outbox, text()).await;
+}
+
+/// Three hundred messages of any content, the same in every run.
+pub async fn any_message_comes_back_unchanged(outbox: &Outbox) {
+    comes_back(outbox, some_messages(300)).await;
 }
 
 /// Any bytes, also those that are no text and those that look like something else.

@@ -186,6 +186,7 @@ faults! {
 
     DropsAHeader {
         text_comes_back_unchanged: "came back as",
+        any_message_comes_back_unchanged: "came back as",
     }
     PayloadIsText {
         bytes_come_back_unchanged: "came back as",
