@@ -1,0 +1,155 @@
+//! RabbitMQ, through its own client: a topic is a queue.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::{Broker, QUESTION, message_id, text};
+use crate::Result;
+use crate::consumer::Recorder;
+use crate::record::Content;
+use crate::service::Service;
+
+const MEMORY: &str = "rabbitmq memory alarm";
+const DISK: &str = "rabbitmq disk alarm";
+pub(super) const STATES: &[&str] = &[MEMORY, DISK];
+
+/// How long it waits for a message before it looks whether the channel is still there.
+const GLANCE: Duration = Duration::from_millis(500);
+
+pub(super) struct RabbitMq {
+    url: String,
+    topic: String,
+}
+
+impl RabbitMq {
+    pub(super) fn new(url: &str, topic: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            topic: topic.to_owned(),
+        }
+    }
+
+    /// A channel, and the connection that it is on.
+    async fn channel(&self) -> Result<(Connection, Channel)> {
+        let connecting = Connection::connect(&self.url, ConnectionProperties::default());
+        let connection = timeout(QUESTION, connecting).await??;
+        let channel = timeout(QUESTION, connection.create_channel()).await??;
+        Ok((connection, channel))
+    }
+}
+
+#[async_trait]
+impl Broker for RabbitMq {
+    async fn create_topic(&self) -> Result<()> {
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let (_connection, channel) = self.channel().await?;
+        channel
+            .queue_declare(self.topic.as_str().into(), options, FieldTable::default())
+            .await?;
+        Ok(())
+    }
+
+    async fn delete_topic(&self) -> Result<()> {
+        let (_connection, channel) = self.channel().await?;
+        channel
+            .queue_delete(self.topic.as_str().into(), QueueDeleteOptions::default())
+            .await?;
+        Ok(())
+    }
+
+    async fn consume(&self, recorder: &Recorder) -> Result<()> {
+        let (_connection, channel) = self.channel().await?;
+        channel.basic_qos(500, BasicQosOptions::default()).await?;
+        let mut consumer = channel
+            .basic_consume(
+                self.topic.as_str().into(),
+                "chaos".into(),
+                BasicConsumeOptions::default(),
+                FieldTable::default(),
+            )
+            .await?;
+        while !recorder.is_done() {
+            let Ok(next) = timeout(GLANCE, consumer.next()).await else {
+                if !channel.status().connected() {
+                    return Err("the channel has ended".into());
+                }
+                continue;
+            };
+            let delivery = next.ok_or("the consumer was ended")??;
+            recorder.arrived(content(&delivery), 0, delivery.redelivered);
+            delivery.ack(BasicAckOptions::default()).await?;
+        }
+        Ok(())
+    }
+
+    async fn fill(&self, state: &str, service: &Service) -> Result<()> {
+        service
+            .rabbitmqctl(match state {
+                MEMORY => &["set_vm_memory_high_watermark", "absolute", "1"],
+                _ => &["set_disk_free_limit", "100000GB"],
+            })
+            .await
+    }
+
+    async fn drain(&self, state: &str, service: &Service) -> Result<()> {
+        service
+            .rabbitmqctl(match state {
+                MEMORY => &["set_vm_memory_high_watermark", "absolute", "1GB"],
+                _ => &["set_disk_free_limit", "256MB"],
+            })
+            .await
+    }
+}
+
+/// By the names of the wire contract: the property `message_id`, the headers `outbox-key` and
+/// `outbox-tombstone`, and the body.
+fn content(delivery: &Delivery) -> Result<(Uuid, Content)> {
+    let properties = &delivery.properties;
+    if properties.delivery_mode() != &Some(2) {
+        return Err("not persistent".into());
+    }
+    let id = properties.message_id().as_ref().ok_or("no message id")?;
+    let table = properties.headers().clone().unwrap_or_default();
+    let mut headers: BTreeMap<_, _> = table
+        .into_iter()
+        .map(|(name, value)| (name.to_string(), value.clone()))
+        .collect();
+    let is_absent = match headers.remove("outbox-tombstone") {
+        None => false,
+        Some(AMQPValue::Boolean(true)) if delivery.data.is_empty() => true,
+        other => return Err(format!("a tombstone with the header {other:?}").into()),
+    };
+    let content = Content {
+        key: headers
+            .remove("outbox-key")
+            .map(|key| long_string(&key))
+            .transpose()?,
+        payload: (!is_absent).then(|| delivery.data.clone()),
+        headers: headers
+            .into_iter()
+            .map(|(name, value)| Ok((name, long_string(&value)?)))
+            .collect::<Result<_>>()?,
+    };
+    Ok((message_id(id.as_str().as_bytes())?, content))
+}
+
+fn long_string(value: &AMQPValue) -> Result<String> {
+    match value {
+        AMQPValue::LongString(value) => text(value.as_bytes()),
+        other => Err(format!("not text: {other:?}").into()),
+    }
+}
