@@ -158,6 +158,8 @@ fn who_knows_one_broker_knows_all() {
                 path.strip_prefix("src/")
                     .or((path == "README.md").then_some(path))
             })
+            // A publisher may have parts.
+            .filter(|path| !path.starts_with("publisher/"))
             .collect();
         if !found.is_empty() && found != BTreeSet::from(expected) {
             broken.push(format!("{broker}: {found:?}"));
