@@ -53,6 +53,9 @@ pub(crate) enum Command {
     Pause(commands::pause::Pause),
     /// Go on with a topic that was paused
     Resume(commands::pause::Resume),
+    /// Forget what consumers have processed long ago
+    #[command(subcommand)]
+    Inbox(commands::inbox::Arguments),
     /// For monitors: exit code 0 while all is within the limits, 1 when one is exceeded
     Check(commands::check::Arguments),
     /// Look for what is wrong around the outbox: database, brokers, topics; exit code 1 for a problem

@@ -6,6 +6,7 @@ pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod grants;
+pub(crate) mod inbox;
 pub(crate) mod keys;
 pub(crate) mod manual;
 pub(crate) mod migrate;
@@ -37,6 +38,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dead(arguments) => dead::run(arguments, settings()?).await?,
         Command::Pause(arguments) => pause::pause(arguments, settings()?).await?,
         Command::Resume(arguments) => pause::resume(arguments, settings()?).await?,
+        Command::Inbox(arguments) => inbox::run(arguments, settings()?).await?,
         Command::Check(arguments) => return check::run(arguments, settings()?).await,
         Command::Doctor(arguments) => return doctor::run(arguments, settings()?).await,
     }

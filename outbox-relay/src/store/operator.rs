@@ -135,6 +135,12 @@ impl Store {
         each!(Store, self, store => DeadSteps of store.outbox.count_dead(&store.pool, filter))
     }
 
+    /// How many messages consumers have forgotten.
+    pub(crate) async fn forget(&self, age: Duration) -> Result<u64, Failure> {
+        // In steps; what they have done stays done.
+        each!(Store, self, store => within(STEP_TIMEOUT, store.inbox.forget(&store.pool, age)).await)
+    }
+
     /// Whether it was not paused before.
     pub(crate) async fn pause(&self, topic: &TopicPattern, by: &str) -> Result<bool, Failure> {
         each!(Store, self, store => look(store.outbox.pause(&store.pool, topic, by)).await)

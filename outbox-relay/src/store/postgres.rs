@@ -3,7 +3,7 @@
 use std::fmt;
 
 use outbox_core::Message;
-use outbox_postgres::{MigrateError, Outbox, PostgresStore};
+use outbox_postgres::{Inbox, MigrateError, Outbox, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
@@ -15,6 +15,7 @@ use crate::settings::{self, Address, InvalidSettings};
 
 pub(crate) struct Postgres {
     pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
     pub(crate) pool: PgPool,
     pooler: bool,
     /// Past the pooler, if there is one.
@@ -26,13 +27,14 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(super) fn open(settings: &settings::Postgres) -> Result<Self, InvalidSettings> {
-        let outbox = Outbox::in_schema(&settings.schema)
-            .map_err(|error| InvalidSettings::new("store.schema", error))?;
+        let invalid = |error| InvalidSettings::new("store.schema", error);
+        let outbox = Outbox::in_schema(&settings.schema).map_err(invalid)?;
         let store = Self {
             outbox: match settings.pooler {
                 true => outbox.without_prepared_statements(),
                 false => outbox,
             },
+            inbox: Inbox::in_schema(&settings.schema).map_err(invalid)?,
             pool: pool("store.url", &settings.url)?,
             pooler: settings.pooler,
             listen: match &settings.listen_url {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use outbox_core::Message;
-use outbox_sqlite::{OpenError, Outbox};
+use outbox_sqlite::{Inbox, OpenError, Outbox};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{ConnectOptions as _, SqlitePool};
 
@@ -16,20 +16,26 @@ use crate::settings::{self, InvalidSettings};
 
 pub(crate) struct Sqlite {
     pub(crate) outbox: Outbox,
+    pub(crate) inbox: Inbox,
     pub(crate) pool: SqlitePool,
 }
 
 impl Sqlite {
     pub(super) fn open(settings: &settings::Sqlite) -> Result<Self, InvalidSettings> {
-        let outbox = Outbox::with_prefix(&settings.prefix)
-            .map_err(|error| InvalidSettings::new("store.prefix", error))?;
+        let invalid = |error| InvalidSettings::new("store.prefix", error);
+        let outbox = Outbox::with_prefix(&settings.prefix).map_err(invalid)?;
+        let inbox = Inbox::with_prefix(&settings.prefix).map_err(invalid)?;
         let options = SqliteConnectOptions::new()
             .filename(&settings.path)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(5))
             .disable_statement_logging();
         let pool = pool(options);
-        Ok(Self { outbox, pool })
+        Ok(Self {
+            outbox,
+            inbox,
+            pool,
+        })
     }
 
     pub(super) async fn relay(&self) -> Result<Opened, Failure> {

@@ -147,6 +147,27 @@ async fn a_pause_says_how_it_ends() {
     .await;
 }
 
+#[tokio::test]
+async fn consumers_forget_what_is_old() {
+    with_scene(NO_BROKER, async |scene| {
+        scene.done(&["migrate"]).await;
+        let remember = "
+            INSERT INTO {schema}.inbox (consumer, message_id, processed_at)
+            SELECT consumer, {schema}.new_message_id(), clock_timestamp() - days * interval '1 day'
+              FROM unnest(ARRAY['billing', 'mail']) AS consumer, generate_series(1, 2000) AS days";
+        scene.execute(remember).await;
+        let forget = ["inbox", "forget", "--older-than", "30d"];
+        assert_eq!(scene.done(&forget).await, "forgot 3,942 messages\n");
+        assert_eq!(scene.done(&forget).await, "forgot 0 messages\n");
+        assert_eq!(
+            scene.number("SELECT count(*) FROM {schema}.inbox").await,
+            58
+        );
+        scene.run(&["inbox", "forget"]).await.failure(2);
+    })
+    .await;
+}
+
 /// Of two people who replay the same messages at once, each message is put back by one.
 #[tokio::test]
 async fn two_people_replay_at_once() {

@@ -115,6 +115,10 @@ async fn an_operator_of_an_embedded_outbox() {
     assert_eq!(resumed, "bills.* is resumed; 1 key is due now\n");
     held(&place, 0).await;
 
+    let forgotten = place
+        .done(&["inbox", "forget", "--older-than", "30d"])
+        .await;
+    assert_eq!(forgotten, "forgot 0 messages\n");
     assert_eq!(place.verdict().await, "idle");
     let check = ["check", "--max-dead", "0", "--max-held", "0"];
     assert_eq!(place.run(&check).await.code, 0);

@@ -94,6 +94,7 @@ async fn without_a_database_every_command_ends_and_says_why() {
             &["doctor"],
             &["pause", "t"],
             &["resume", "t"],
+            &["inbox", "forget", "--older-than", "30d"],
         ] {
             let begun = Instant::now();
             let answer = scene.run(&[arguments, &["--set", away]].concat()).await;

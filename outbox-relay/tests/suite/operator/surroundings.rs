@@ -177,6 +177,7 @@ async fn through_a_pooler() {
                 &["resume", "orders.*"],
                 &["dead", "list"],
                 &["dead", "discard", "--all", "--yes"],
+                &["inbox", "forget", "--older-than", "30d"],
                 &["check", "--max-dead", "0"],
             ] {
                 let answer = through(arguments, knows).await;
