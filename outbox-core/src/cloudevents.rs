@@ -393,7 +393,7 @@ fn rfc3339(time: SystemTime) -> Option<String> {
     ))
 }
 
-/// The id of an event that has none of its own is that of its message.
+// The id of an event that has none of its own is that of its message.
 impl MessageBuilder {
     fn id_or_new(&mut self) -> Uuid {
         *self.id.get_or_insert_with(Uuid::now_v7)
