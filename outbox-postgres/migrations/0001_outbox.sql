@@ -246,6 +246,76 @@ CREATE TABLE {schema}.paused (
     paused_by text NOT NULL
 );
 
+-- What was delivered, where the relay is told to keep it: a partition for each day, in UTC, which is dropped whole.
+-- A day that has none goes into the last partition, so that no settle fails for want of one.
+CREATE TABLE {schema}.delivered (
+    position bigint NOT NULL,
+    id uuid NOT NULL,
+    topic text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    payload bytea,
+    headers jsonb,
+    enqueued_at timestamptz NOT NULL,
+    delivered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (delivered_at, position)
+) PARTITION BY RANGE (delivered_at);
+CREATE TABLE {schema}.delivered_other PARTITION OF {schema}.delivered DEFAULT;
+
+-- Makes the partitions of today and the next two days, and drops those that are older as a whole. For the relay,
+-- which need not own them. One process at a time does it; the others have nothing to do. While somebody reads a
+-- day, it cannot be dropped, and while somebody reads the last partition, none can be made. Whoever inserts waits
+-- behind a drop, so that waits only a moment. False: try again later. A partition is attached, and not made where it
+-- is to be, since that would wait for who inserts, too.
+CREATE FUNCTION {schema}.keep_delivered(age interval) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+SET timezone = 'UTC' AS $$
+DECLARE
+    today date := clock_timestamp()::date;
+    oldest date := (clock_timestamp() - age)::date;
+    day date;
+    name text;
+    done boolean := true;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox delivered:{schema}', 0)) THEN
+        RETURN true;
+    END IF;
+    FOR day IN SELECT today + n FROM generate_series(0, 2) AS n LOOP
+        name := 'delivered_' || to_char(day, 'YYYYMMDD');
+        -- A row of that day in the last partition would refuse it.
+        IF to_regclass('{schema}.' || name) IS NULL
+           AND NOT EXISTS (SELECT FROM {schema}.delivered_other
+                            WHERE delivered_at >= day AND delivered_at < day + 1) THEN
+            BEGIN
+                EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.delivered INCLUDING ALL)', name);
+                EXECUTE format('ALTER TABLE {schema}.delivered ATTACH PARTITION {schema}.%I'
+                               ' FOR VALUES FROM (%L) TO (%L)',
+                               name, day::timestamptz, (day + 1)::timestamptz);
+            EXCEPTION WHEN lock_not_available THEN
+                done := false;
+            END;
+        END IF;
+    END LOOP;
+    FOR name IN
+        SELECT child.relname
+          FROM pg_inherits
+          JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+         WHERE pg_inherits.inhparent = '{schema}.delivered'::regclass
+           AND child.relname ~ '^delivered_[0-9]{8}$'
+           AND to_date(right(child.relname, 8), 'YYYYMMDD') < oldest
+    LOOP
+        BEGIN
+            EXECUTE format('DROP TABLE {schema}.%I', name);
+        EXCEPTION WHEN lock_not_available THEN
+            done := false;
+        END;
+    END LOOP;
+    DELETE FROM {schema}.delivered_other
+     WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.delivered_other
+                              WHERE delivered_at < clock_timestamp() - age LIMIT 10000));
+    RETURN done;
+END
+$$;
+
 -- What consumers have processed. A row is written in the transaction of the work that it speaks of, never
 -- changed, and deleted when it is old. So the key orders by id within a consumer, and a second index by
 -- time: an application may give ids of its own, which say nothing of time.
@@ -329,6 +399,7 @@ REVOKE ALL ON FUNCTION
     {schema}.place_message(),
     {schema}.wake_relay(),
     {schema}.say_blocked(),
+    {schema}.keep_delivered(interval),
     {schema}.first_time(text, uuid),
     {schema}.enqueue(text, bytea, text, jsonb, uuid),
     {schema}.enqueue_json(text, json, text, jsonb, uuid)

@@ -4,7 +4,7 @@ SELECT needed.privilege || ' on ' || needed.object
                ('message', 'SELECT'), ('message', 'DELETE'),
                ('parked', 'SELECT'), ('parked', 'INSERT'), ('parked', 'DELETE'),
                ('blocked', 'SELECT'), ('blocked', 'INSERT'), ('blocked', 'UPDATE'), ('blocked', 'DELETE'),
-               ('dead', 'SELECT'), ('dead', 'INSERT')) AS needed(object, privilege)
+               ('dead', 'SELECT'), ('dead', 'INSERT'), ('delivered', 'INSERT')) AS needed(object, privilege)
  WHERE NOT has_table_privilege(format('%I.%I', '{schema}', needed.object), needed.privilege)
 UNION ALL
 SELECT format('UPDATE (%s) on %s', needed.attribute, needed.object)

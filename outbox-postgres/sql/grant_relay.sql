@@ -7,3 +7,5 @@ GRANT SELECT, DELETE ON {schema}.message TO {role};
 GRANT SELECT, INSERT, UPDATE (parked, failures), DELETE ON {schema}.parked TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT SELECT, INSERT ON {schema}.dead TO {role};
+GRANT INSERT ON {schema}.delivered TO {role};
+GRANT EXECUTE ON FUNCTION {schema}.keep_delivered(interval) TO {role};

@@ -84,9 +84,15 @@ impl PostgresClaim {
             .copied()
             .partition(|place| place.is_due());
         let statements = &self.shared.statements;
+        let (of_hot, of_due) = match self.shared.options.keep_delivered_for {
+            None => (
+                &statements.settle_delivered,
+                &statements.settle_parked_delivered,
+            ),
+            Some(_) => (&statements.settle_kept, &statements.settle_parked_kept),
+        };
         if !hot.is_empty() {
-            let done = statements
-                .settle_delivered
+            let done = of_hot
                 .query()
                 .bind(column(&hot, |place| place.hot.map(|tid| tid.to_string())))
                 .bind(column(&hot, |place| place.position))
@@ -95,8 +101,7 @@ impl PostgresClaim {
             report_missing("delivered", hot.len(), done.rows_affected());
         }
         if !due.is_empty() {
-            let done = statements
-                .settle_parked_delivered
+            let done = of_due
                 .query()
                 .bind(column(&due, |place| place.key_hash))
                 .bind(column(&due, |place| place.position))

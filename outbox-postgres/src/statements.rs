@@ -69,6 +69,9 @@ statements!(
     settle_parked_dead,
     settle_floor,
     settle_unblock,
+    settle_kept,
+    settle_parked_kept,
+    keep_delivered,
 );
 
 /// One statement.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::Outbox;
 use crate::claim::{self, Look};
 use crate::knowledge::Knowledge;
+use crate::retention::{InvalidRetention, Turn, check};
 use crate::scan::LANES;
 use crate::schema::Schema;
 use crate::session::{Session, SessionError};
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     /// Where to listen, if not where claims connect.
     listen: Option<PgConnectOptions>,
     sessions: Mutex<Vec<(Session, Instant)>>,
+    /// When the partitions of what is kept are looked after.
+    pub(crate) retention: Mutex<Turn>,
     pub(crate) trials: Arc<Trials>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
@@ -88,6 +91,7 @@ pub(crate) struct Shared {
 pub(crate) struct Options {
     pub(crate) lanes_per_claim: usize,
     pub(crate) wait_until_flushed: bool,
+    pub(crate) keep_delivered_for: Option<Duration>,
     asynchronous_settle: bool,
     pooled: bool,
 }
@@ -102,6 +106,7 @@ impl Outbox {
         let options = Options {
             lanes_per_claim: PostgresStore::LANES_PER_CLAIM,
             wait_until_flushed: false,
+            keep_delivered_for: None,
             asynchronous_settle: true,
             pooled: !self.prepared,
         };
@@ -127,6 +132,7 @@ impl PostgresStore {
             connect,
             listen,
             sessions: Mutex::default(),
+            retention: Mutex::default(),
             trials: Trials::new(),
             wake: OnceLock::new(),
             idle: AtomicU32::new(0),
@@ -198,6 +204,23 @@ impl PostgresStore {
     #[must_use]
     pub fn wait_until_flushed(self) -> Self {
         self.with(|options| options.wait_until_flushed = true)
+    }
+
+    /// Keeps what was delivered for this long, in the table `delivered`, in the transaction that settles it. By
+    /// default nothing is kept. It costs the relay about another insert of each message
+    /// (`docs/performance.md`).
+    ///
+    /// The table has a partition for each day (UTC), and a day is dropped as a whole when all of it is older, so
+    /// what is kept is up to a day older. The relay makes and drops them when it starts and then every hour.
+    /// While somebody reads a day for longer, as a dump does, it stays. Once the time is no longer set, nothing
+    /// is added, and nothing dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRetention`]: less than a day, or more than 3650.
+    pub fn keep_delivered_for(self, time: Duration) -> Result<Self, InvalidRetention> {
+        check(time)?;
+        Ok(self.with(|options| options.keep_delivered_for = Some(time)))
     }
 }
 
@@ -329,6 +352,7 @@ impl Store for PostgresStore {
             let wake = (!limits.wait.is_zero()).then(|| shared.wake()).flatten();
             let seen = wake.map_or(Seen::default(), Wake::seen);
             let looking = Looking { shared };
+            shared.look_after_kept().await;
             let look = claim::look(shared, limits).await;
             looking.answered();
             let (contended, due_in) = match look {

@@ -98,6 +98,8 @@ on_both_servers! {
         published.outbox.migrate(&published.pool).await.unwrap();
         published.sql("CREATE PUBLICATION everything FOR ALL TABLES").await;
         let store = published.outbox.store(&published.pool);
+        let day = Duration::from_secs(24 * 3600);
+        let store = store.keep_delivered_for(day).unwrap();
         for number in 0..6 {
             published.enqueue(&format!("k{number}"), "x").await;
         }

@@ -172,6 +172,9 @@ async fn a_relay_settles_and_nothing_else(f: Fixture) {
              SELECT position, key_hash, id, topic, key, payload, headers, enqueued_at, now(), 0, 0, '', '', false
                FROM moved",
             "DELETE FROM {schema}.blocked",
+            "INSERT INTO {schema}.delivered (position, id, topic, enqueued_at)
+             VALUES (1, gen_random_uuid(), 't', now())",
+            "SELECT {schema}.keep_delivered('1 day')",
         ],
     )
     .await;
@@ -190,6 +193,8 @@ async fn a_relay_settles_and_nothing_else(f: Fixture) {
             "SELECT {schema}.enqueue('t', NULL)",
             "INSERT INTO {schema}.message (topic) VALUES ('t')",
             "DELETE FROM {schema}.dead",
+            "SELECT count(*) FROM {schema}.delivered",
+            "DELETE FROM {schema}.delivered",
             "SELECT {schema}.first_time('c', gen_random_uuid())",
             "DELETE FROM {schema}.inbox",
         ],

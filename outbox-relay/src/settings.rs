@@ -75,6 +75,7 @@ pub(crate) struct Postgres {
     pub(crate) synchronous_settle: bool,
     #[serde(default)]
     pub(crate) wait_until_flushed: bool,
+    pub(crate) keep_delivered_for: Option<Span>,
 }
 
 /// `[store]` with `kind = "sqlite"`.

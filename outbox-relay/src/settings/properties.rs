@@ -21,6 +21,7 @@ const POSTGRES_TO_REDIS: &[(&str, &str)] = &[
     ("store.lanes_per_claim", "8"),
     ("store.synchronous_settle", "true"),
     ("store.wait_until_flushed", "true"),
+    ("store.keep_delivered_for", "'7days'"),
     ("broker.b.kind", "'redis'"),
     ("broker.b.url", "'redis://127.0.0.1:1'"),
     ("broker.b.cluster", "false"),

@@ -1,6 +1,7 @@
 //! The store in Postgres.
 
 use std::fmt;
+use std::time::Duration;
 
 use outbox_core::Message;
 use outbox_postgres::{Inbox, MigrateError, Outbox, PostgresStore};
@@ -23,6 +24,7 @@ pub(crate) struct Postgres {
     lanes_per_claim: usize,
     synchronous_settle: bool,
     wait_until_flushed: bool,
+    keep_delivered_for: Option<Duration>,
 }
 
 impl Postgres {
@@ -44,6 +46,7 @@ impl Postgres {
             lanes_per_claim: settings.lanes_per_claim,
             synchronous_settle: settings.synchronous_settle,
             wait_until_flushed: settings.wait_until_flushed,
+            keep_delivered_for: settings.keep_delivered_for.as_ref().map(|span| span.0),
         };
         store.claims()?;
         Ok(store)
@@ -66,6 +69,11 @@ impl Postgres {
         }
         if self.wait_until_flushed {
             store = store.wait_until_flushed();
+        }
+        if let Some(time) = self.keep_delivered_for {
+            store = store
+                .keep_delivered_for(time)
+                .map_err(|error| InvalidSettings::new("store.keep_delivered_for", error))?;
         }
         Ok(store)
     }

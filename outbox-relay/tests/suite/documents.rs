@@ -255,6 +255,7 @@ async fn the_statements_of_the_documents() {
             "README.md",
             "outbox-postgres/README.md",
             "docs/consumers.md",
+            "docs/operations.md",
         ] {
             let document = read(path);
             let statements = blocks(&document, "sql");

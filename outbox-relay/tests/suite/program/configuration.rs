@@ -180,6 +180,10 @@ async fn what_is_wrong_is_named_in_one_line_before_anything_is_done() {
             format!("{STORE}lanes_per_claim = 65\n{BROKER}"),
             vec!["store.lanes_per_claim", "65"],
         ),
+        (
+            format!("{STORE}keep_delivered_for = \"1h\"\n{BROKER}"),
+            vec!["store.keep_delivered_for", "1 day"],
+        ),
         (kafka("acks = 1"), vec!["broker.b.properties", "`acks`"]),
         (
             kafka("nonsense = 1"),

@@ -1,0 +1,172 @@
+//! Delivered messages that are kept: exactly those that were settled, in days that come and go.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use outbox_core::{Outcome, PublishError, Store};
+use outbox_postgres::PostgresStore;
+use support::store::{DEADLINE, Db, deliver, deliver_some, limits, on_both_servers};
+use support::until;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn keeping(db: &Db) -> PostgresStore {
+    let store = db.outbox.store(&db.pool);
+    store.keep_delivered_for(2 * DAY).unwrap()
+}
+
+/// How many are kept with this text, or all.
+async fn kept(db: &Db, text: &str) -> i64 {
+    db.number(&format!(
+        "SELECT count(*) FROM {{schema}}.delivered WHERE convert_from(payload, 'UTF8') LIKE '{text}'"
+    ))
+    .await
+}
+
+/// How many partitions there are, but for the last one.
+async fn days(db: &Db) -> i64 {
+    db.number(
+        "SELECT count(*) FROM pg_inherits
+          WHERE inhparent = '{schema}.delivered'::regclass
+            AND inhrelid <> '{schema}.delivered_other'::regclass",
+    )
+    .await
+}
+
+/// A day of so long ago with one row, and its name.
+async fn day_ago(db: &Db, days: i64) -> String {
+    let name = format!("to_char(now() AT TIME ZONE 'UTC' - interval '{days} days', 'YYYYMMDD')");
+    let name = db.number(&format!("SELECT {name}::bigint")).await;
+    db.sql(&format!(
+        "DO $$ BEGIN EXECUTE format(
+             'CREATE TABLE {{schema}}.delivered_{name} PARTITION OF {{schema}}.delivered
+                  FOR VALUES FROM (%L) TO (%L)',
+             '{name}'::timestamp AT TIME ZONE 'UTC',
+             ('{name}'::timestamp + interval '1 day') AT TIME ZONE 'UTC'); END $$;
+         INSERT INTO {{schema}}.delivered (position, id, topic, enqueued_at, delivered_at)
+         VALUES (1, gen_random_uuid(), 't', now(), '{name}'::timestamp AT TIME ZONE 'UTC')"
+    ))
+    .await;
+    format!("delivered_{name}")
+}
+
+async fn exists(db: &Db, table: &str) -> bool {
+    db.number(&format!("SELECT count(to_regclass('{{schema}}.{table}'))"))
+        .await
+        == 1
+}
+
+on_both_servers! {
+    async fn exactly_what_was_settled_as_delivered_is_kept(db: Db) {
+        let store = keeping(&db);
+        for text in ["delivered", "parked", "dead"] {
+            db.enqueue(text, text).await;
+        }
+        let claim = store.claim(&limits(10)).await.unwrap().unwrap();
+        assert_eq!(claim.messages().len(), 3);
+        drop(claim);
+        assert_eq!(kept(&db, "%").await, 0, "of a claim that was dropped");
+
+        let claim = until_claimed(&store, 3).await;
+        let error = || PublishError::rejected("no");
+        let outcomes = claim
+            .messages()
+            .iter()
+            .map(|claimed| match claimed.message.key() {
+                Some("delivered") => Outcome::Delivered,
+                Some("dead") => Outcome::Dead { error: error(), halt: false },
+                _ => Outcome::Park { after: Duration::ZERO, counted: true, error: error() },
+            })
+            .collect();
+        claim.settle(outcomes).await.unwrap();
+        assert_eq!((kept(&db, "%").await, kept(&db, "delivered").await), (1, 1));
+
+        deliver(&store, 1).await;
+        assert_eq!((kept(&db, "%").await, kept(&db, "parked").await), (2, 1));
+        assert_eq!(db.places().await, [0, 0, 1, 0]);
+        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 0);
+    }
+
+    async fn nothing_is_kept_unless_it_is_asked_for(db: Db) {
+        db.enqueue("k", "text").await;
+        deliver(&db.outbox.store(&db.pool), 1).await;
+        assert_eq!((kept(&db, "%").await, days(&db).await), (0, 0));
+    }
+
+    async fn days_are_made_ahead_and_dropped_whole(db: Db) {
+        let old = day_ago(&db, 3).await;
+        let young = day_ago(&db, 2).await;
+        db.sql(
+            "INSERT INTO {schema}.delivered (position, id, topic, enqueued_at, delivered_at)
+             VALUES (1, gen_random_uuid(), 't', now(), now() - interval '5 years')",
+        )
+        .await;
+        assert!(deliver_some(&keeping(&db), &limits(1)).await.is_empty());
+        assert!(!exists(&db, &old).await, "older as a whole");
+        assert!(exists(&db, &young).await, "in part within the two days");
+        // Today and the next two days, or one more where midnight has passed.
+        assert!((4..=5).contains(&days(&db).await));
+        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 0);
+    }
+
+    /// As a dump does, and a transaction that somebody forgot.
+    async fn who_reads_a_day_keeps_it_and_delays_no_settle(db: Db) {
+        let old = day_ago(&db, 9).await;
+        let mut reader = db.connection().await;
+        db.sql_on(&mut reader, &format!("BEGIN; SELECT * FROM {{schema}}.{old}; SELECT * FROM {{schema}}.delivered"))
+            .await;
+        db.enqueue("k", "text").await;
+        let started = Instant::now();
+        deliver(&keeping(&db), 1).await;
+        assert!(started.elapsed() < DEADLINE / 2);
+        assert_eq!(kept(&db, "text").await, 1);
+        assert!(exists(&db, &old).await);
+        assert_eq!(again(&db).await, 0, "it says that a day is left");
+
+        db.sql_on(&mut reader, "COMMIT").await;
+        assert_eq!(again(&db).await, 1);
+        assert!(!exists(&db, &old).await);
+    }
+
+    async fn without_its_day_a_message_is_kept_all_the_same(db: Db) {
+        let store = keeping(&db);
+        deliver_some(&store, &limits(1)).await;
+        db.sql(
+            "DO $$ DECLARE day regclass; BEGIN
+                 FOR day IN SELECT inhrelid::regclass FROM pg_inherits
+                             WHERE inhparent = '{schema}.delivered'::regclass
+                               AND inhrelid <> '{schema}.delivered_other'::regclass
+                 LOOP EXECUTE format('DROP TABLE %s', day); END LOOP;
+             END $$",
+        )
+        .await;
+        db.enqueue("k", "text").await;
+        deliver(&store, 1).await;
+        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 1);
+        // The other days are made, and this one when its rows are too old to be kept.
+        assert_eq!(again(&db).await, 1);
+        assert!((2..=3).contains(&days(&db).await));
+        assert_eq!(kept(&db, "text").await, 1);
+    }
+}
+
+/// What the relay does every hour; 1 if nothing is left to do.
+async fn again(db: &Db) -> i64 {
+    db.number("SELECT {schema}.keep_delivered('2 days')::integer::bigint")
+        .await
+}
+
+async fn until_claimed(store: &PostgresStore, messages: usize) -> Box<dyn outbox_core::Claim> {
+    let mut found = None;
+    until("the dropped claim has ended", async || {
+        found = store.claim(&limits(10)).await.unwrap();
+        found
+            .as_ref()
+            .is_some_and(|claim| claim.messages().len() == messages)
+    })
+    .await;
+    found.unwrap()
+}
