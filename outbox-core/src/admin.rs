@@ -2,10 +2,11 @@
 //! program serves all of them.
 //!
 //! Only words and selections are here. Each store's `Outbox` has the functions, under the same names:
-//! `status`, `gauges`, `dead`, `dead_content`, `count_dead`, `replay`, `discard`, `held_keys`, `retry_now`,
+//! `status`, `gauges`, `delayed`, `dead`, `dead_content`, `count_dead`, `replay`, `discard`, `held_keys`, `retry_now`,
 //! `pause`, `resume`, `paused` and `doctor`. No relay needs any of them, and none of them needs a relay.
 
 mod dead;
+mod delayed;
 mod doctor;
 mod keys;
 mod pause;
@@ -13,6 +14,7 @@ mod status;
 pub mod steps;
 
 pub use dead::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
+pub use delayed::{DelayedList, DelayedMessage};
 pub use doctor::{Finding, Severity};
 pub use keys::{Head, HeldKey, KeyFilter, KeyPage, Retried};
 pub use pause::{PausedTopic, Resumed};

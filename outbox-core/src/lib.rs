@@ -34,8 +34,9 @@ mod trace;
 pub use chain::StoppedKeys;
 pub use event::{Event, SCHEMA_VERSION_HEADER};
 pub use message::{
-    Headers, InvalidMessage, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_KEY_BYTES,
-    MAX_PAYLOAD_BYTES, MAX_TOPIC_BYTES, Message, MessageBuilder, RESERVED_HEADER_PREFIX,
+    Headers, InvalidMessage, MAX_DELAY, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES, MAX_PAYLOAD_BYTES, MAX_TOPIC_BYTES, Message, MessageBuilder,
+    RESERVED_HEADER_PREFIX,
 };
 pub use order::{OnDead, OrderMode};
 pub use pattern::{InvalidPattern, TopicPattern};

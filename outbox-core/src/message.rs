@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub const MAX_HEADERS: usize = 128;
 pub const MAX_HEADER_NAME_BYTES: usize = 255;
 /// The largest sum of the bytes of all header names and values of one message.
 pub const MAX_HEADERS_BYTES: usize = 65_536;
+/// The longest time that a message can be delayed by: 366 days, so that a year fits.
+pub const MAX_DELAY: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Header names that begin so, in any case, belong to the outbox.
 pub const RESERVED_HEADER_PREFIX: &str = "outbox-";
 
@@ -46,6 +49,7 @@ pub struct Message {
     key: Option<String>,
     payload: Option<Bytes>,
     headers: Headers,
+    deliver_after: Duration,
 }
 
 impl Message {
@@ -56,6 +60,7 @@ impl Message {
             topic: topic.into(),
             key: None,
             headers: Ok(Headers::default()),
+            deliver_after: Duration::ZERO,
         }
     }
 
@@ -87,6 +92,7 @@ impl Message {
             key,
             payload,
             headers,
+            deliver_after: Duration::ZERO,
         })
     }
 
@@ -115,7 +121,38 @@ impl Message {
         &self.headers
     }
 
-    /// The same message in the making again: with its id, topic, key and headers, and without its
+    /// How long after it is enqueued it is delivered at the earliest; zero: as soon as it can be.
+    ///
+    /// It speaks of the enqueue alone, and no broker sees it: of a message that a store gives back it is zero.
+    pub fn deliver_after(&self) -> Duration {
+        self.deliver_after
+    }
+
+    /// The same message with another delay, as of [`MessageBuilder::deliver_after`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use outbox_core::Message;
+    /// let reminder = Message::to("reminders").key(7).bytes("seven")?;
+    /// let reminder = reminder.with_deliver_after(Duration::from_secs(24 * 60 * 60))?;
+    /// # assert_eq!(reminder.deliver_after(), Duration::from_secs(86_400));
+    /// # Ok::<(), outbox_core::InvalidMessage>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidMessage::DelayTooLong`]: more than [`MAX_DELAY`].
+    pub fn with_deliver_after(mut self, delay: Duration) -> Result<Self, InvalidMessage> {
+        self.deliver_after = check_delay(delay)?;
+        Ok(self)
+    }
+
+    /// Of a message that became due.
+    pub(crate) fn clear_delay(&mut self) {
+        self.deliver_after = Duration::ZERO;
+    }
+
+    /// The same message in the making again: with its id, topic, key, headers and delay, and without its
     /// payload. For a publisher that wraps another one and hands on something else than was enqueued.
     ///
     /// ```
@@ -131,6 +168,7 @@ impl Message {
             topic: self.topic.clone(),
             key: self.key.clone(),
             headers: Ok(self.headers.clone()),
+            deliver_after: self.deliver_after,
         }
     }
 
@@ -174,6 +212,7 @@ pub struct MessageBuilder {
     topic: String,
     key: Option<String>,
     headers: Result<Headers, InvalidMessage>,
+    deliver_after: Duration,
 }
 
 impl MessageBuilder {
@@ -197,6 +236,16 @@ impl MessageBuilder {
         {
             self.headers = Err(error);
         }
+        self
+    }
+
+    /// Delivers it so long after it is enqueued, on the database's clock, and not earlier; at most
+    /// [`MAX_DELAY`]. Zero is at once. A part of a microsecond counts as a whole one.
+    ///
+    /// Its place in the order of its key is that of the moment when it is due: until then it holds nothing
+    /// up, and what is enqueued meanwhile goes first.
+    pub fn deliver_after(mut self, delay: Duration) -> Self {
+        self.deliver_after = delay;
         self
     }
 
@@ -237,7 +286,8 @@ impl MessageBuilder {
             self.key,
             payload,
             self.headers?,
-        )
+        )?
+        .with_deliver_after(self.deliver_after)
     }
 }
 
@@ -389,6 +439,16 @@ pub enum InvalidMessage {
         /// What it may have.
         limit: usize,
     },
+    /// The delay is too long.
+    #[error(
+        "deliver_after is {} s, the limit is {} s (366 days)",
+        .delay.as_secs(),
+        MAX_DELAY.as_secs()
+    )]
+    DelayTooLong {
+        /// What was asked for.
+        delay: Duration,
+    },
     /// A text field holds a NUL character, which Postgres cannot store in text.
     #[error("{field} holds a NUL character")]
     Nul {
@@ -456,6 +516,17 @@ impl InvalidMessage {
     }
 }
 
+fn check_delay(delay: Duration) -> Result<Duration, InvalidMessage> {
+    if delay > MAX_DELAY {
+        return Err(InvalidMessage::DelayTooLong { delay });
+    }
+    let below_micros = u64::from(delay.subsec_nanos() % 1_000);
+    Ok(match below_micros {
+        0 => delay,
+        nanos => delay + Duration::from_nanos(1_000 - nanos),
+    })
+}
+
 fn check_text(field: &'static str, text: &str, limit: usize) -> Result<(), InvalidMessage> {
     check_size(field, text.len(), limit)?;
     if text.contains('\0') {
@@ -502,6 +573,22 @@ mod tests {
         let json = headers.to_json().unwrap();
         assert_eq!(json, r#"{"größe":"","trace":"a\"b"}"#);
         assert_eq!(Headers::from_json(&json), Ok(headers));
+    }
+
+    #[test]
+    fn a_delay_is_at_most_a_year_and_counts_whole_microseconds() {
+        let delayed = |delay| Message::to("t").deliver_after(delay).bytes("x");
+        let after = |delay| delayed(delay).unwrap().deliver_after();
+        assert_eq!(after(Duration::ZERO), Duration::ZERO);
+        assert_eq!(after(Duration::from_nanos(1)), Duration::from_micros(1));
+        assert_eq!(after(MAX_DELAY), MAX_DELAY);
+        let too_long = delayed(MAX_DELAY + Duration::from_secs(1)).unwrap_err();
+        assert_eq!(
+            too_long.to_string(),
+            "deliver_after is 31622401 s, the limit is 31622400 s (366 days)"
+        );
+        let again = delayed(MAX_DELAY).unwrap().to_builder().tombstone();
+        assert_eq!(again.unwrap().deliver_after(), MAX_DELAY);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::Message;
 const SHOWN_BYTES: usize = 200;
 
 /// Asserts that these messages were enqueued, in this order and no others. Message ids are not compared, since
-/// each message has another one.
+/// each message has another one. Delays are; delayed messages come after the others, in their own order.
 ///
 /// ```
 /// use outbox_core::Message;
@@ -56,6 +56,7 @@ fn is_same_but_for_its_id(one: &Message, other: &Message) -> bool {
         && one.key() == other.key()
         && one.headers() == other.headers()
         && one.payload() == other.payload()
+        && one.deliver_after() == other.deliver_after()
 }
 
 fn list(messages: &[Message], is_same: impl Fn(usize) -> bool) -> String {
@@ -76,6 +77,9 @@ fn shown(message: &Message) -> String {
     if let Some(key) = message.key() {
         let _ = write!(line, ", key {key:?}");
     }
+    if !message.deliver_after().is_zero() {
+        let _ = write!(line, ", after {:?}", message.deliver_after());
+    }
     for (name, value) in message.headers() {
         let _ = write!(line, ", {name:?}: {value:?}");
     }
@@ -95,6 +99,7 @@ fn shown(message: &Message) -> String {
 #[cfg(test)]
 mod tests {
     use std::panic::catch_unwind;
+    use std::time::Duration;
 
     use super::*;
 
@@ -127,6 +132,9 @@ mod tests {
                 .header("a", "b")
                 .tombstone()
                 .unwrap(),
+            message("k", "x")
+                .with_deliver_after(Duration::from_secs(1))
+                .unwrap(),
         ];
         for other in others {
             said(vec![message("k", "x")], vec![other]);
@@ -157,6 +165,8 @@ mod tests {
              > 3. to \"t\", key \"k\", \"a\": \"b\", 1 bytes: z\n"
         );
         assert!(said(vec![], vec![message("k", &"x".repeat(300))]).contains("xx…\n"));
+        let delayed = message("k", "").with_deliver_after(Duration::from_secs(60));
+        assert!(said(vec![], vec![delayed.unwrap()]).contains(", after 60s, "));
         assert!(said(vec![], vec![message("k", "")]).contains("enqueued:\n  nothing\n"));
     }
 }

@@ -33,6 +33,7 @@ impl OpenStore for Open {
             waiting: counts.waiting,
             parked: counts.parked,
             dead: counts.dead,
+            delayed: counts.delayed,
         }
     }
 
@@ -51,6 +52,10 @@ impl OpenStore for Open {
 
     async fn discard(&self, ids: &[Uuid]) {
         self.0.discard(ids);
+    }
+
+    async fn cancel(&self, id: Uuid) -> bool {
+        self.0.cancel(&[id]) > 0
     }
 }
 

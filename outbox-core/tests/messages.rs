@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use outbox_core::cloudevents::{Binding, CloudEvent};
 use outbox_core::memory::{MemoryStore, MemoryTransaction};
 use outbox_core::testing::assert_enqueued;
@@ -41,6 +43,27 @@ fn an_order_that_is_placed_is_told() {
         cents: 1250,
     };
     assert_enqueued(&transaction.enqueued(), &[Message::event(&placed).unwrap()]);
+}
+
+fn remind_later(transaction: &mut MemoryTransaction, order: u64) -> Result<(), InvalidMessage> {
+    let reminder = Message::to("orders.unpaid")
+        .key(order)
+        .deliver_after(Duration::from_secs(3 * 24 * 3600))
+        .json(&order)?;
+    transaction.enqueue(&reminder);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reminder_comes_after_its_delay() {
+    let store = MemoryStore::new();
+    let mut transaction = store.begin();
+    remind_later(&mut transaction, 7).unwrap();
+    let reminder = transaction.enqueued().remove(0);
+    transaction.commit();
+    assert_eq!(store.counts().delayed, 1);
+    assert_eq!(store.cancel(&[reminder.id()]), 1);
+    assert_eq!(store.counts().delayed, 0);
 }
 
 struct OrderShipped {

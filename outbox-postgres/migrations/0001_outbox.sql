@@ -2,7 +2,8 @@
 --
 -- `message` is hot: a row is inserted once, deleted once and never updated. `parked` holds what failed
 -- and what waits behind it, `blocked` says which keys those are and when each is tried again, `dead`
--- holds what was given up. A million parked or dead rows cost the hot table nothing.
+-- holds what was given up. A million parked or dead rows cost the hot table nothing. `delayed` comes before:
+-- what is not due yet.
 
 CREATE TABLE {schema}.lane (
     lane smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 63),
@@ -155,6 +156,125 @@ END
 $$;
 CREATE TRIGGER wake_relay AFTER INSERT ON {schema}.message
     FOR EACH STATEMENT EXECUTE FUNCTION {schema}.wake_relay();
+
+-- Messages that are not due yet. A due one is enqueued, by the relay, in a transaction that moves it from here to
+-- `message` as a producer would have written it. So it has its place in the order of its key from then on,
+-- and neither the claim nor a producer without delays knows of this table.
+CREATE TABLE {schema}.delayed (
+    -- Both are set by a trigger and by the table, so that nobody can choose them. The time is the database's.
+    deliver_at timestamptz NOT NULL,
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    deliver_after interval NOT NULL,
+    enqueued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id uuid NOT NULL DEFAULT {schema}.new_message_id(),
+    topic text COLLATE "C" NOT NULL,
+    key text COLLATE "C",
+    payload bytea,
+    headers jsonb,
+    CONSTRAINT delayed_deliver_after_above_0_and_at_most_366_days
+        CHECK (deliver_after > interval '0' AND deliver_after <= interval '366 days'),
+    CONSTRAINT delayed_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    CONSTRAINT delayed_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
+    CONSTRAINT delayed_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
+    PRIMARY KEY (deliver_at, number)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000,
+    vacuum_truncate = off
+);
+-- For who cancels one.
+CREATE INDEX delayed_by_id ON {schema}.delayed (id);
+
+CREATE FUNCTION {schema}.time_delayed() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.deliver_at := clock_timestamp() + NEW.deliver_after;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER time_delayed BEFORE INSERT ON {schema}.delayed
+    FOR EACH ROW EXECUTE FUNCTION {schema}.time_delayed();
+CREATE TRIGGER check_headers BEFORE INSERT ON {schema}.delayed
+    FOR EACH ROW WHEN (NEW.headers IS NOT NULL) EXECUTE FUNCTION {schema}.check_headers();
+-- A relay that sleeps polls every 10 s, and then knows when it is needed next.
+CREATE TRIGGER wake_relay AFTER INSERT ON {schema}.delayed
+    FOR EACH ROW WHEN (NEW.deliver_at < clock_timestamp() + interval '15 seconds')
+    EXECUTE FUNCTION {schema}.wake_relay();
+
+-- Enqueues the next messages that are due, of those from `since` (and `since_number`) on and below `before`,
+-- in the order of their times: at most so many, and so many bytes unless one alone has more. One transaction
+-- does so at a time, so that two of a key keep their order; `messages` is NULL where another is at it.
+-- `last` and `last_number` are those of the last one where there may be more. What a transaction that is open is
+-- about to cancel is left to a later call. SECURITY DEFINER, so that a relay can enqueue nothing else.
+CREATE FUNCTION {schema}.deliver_due(
+    since timestamptz,
+    since_number bigint,
+    before timestamptz,
+    most_messages integer,
+    most_bytes bigint,
+    OUT messages integer,
+    OUT last timestamptz,
+    OUT last_number bigint,
+    OUT clock timestamptz
+) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+-- As a claim tells the planner: statistics are those of another time, and every scan here is short and by index.
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    seen integer;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox delayed:{schema}', 0)) THEN
+        RETURN;
+    END IF;
+    clock := clock_timestamp();
+    WITH due AS MATERIALIZED (
+        SELECT d.ctid AS place, d.deliver_at, d.number,
+               octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0) AS bytes
+          FROM {schema}.delayed AS d
+         WHERE (d.deliver_at, d.number) > (since, since_number) AND d.deliver_at < least(before, clock)
+         ORDER BY d.deliver_at, d.number
+         LIMIT most_messages
+           FOR UPDATE SKIP LOCKED
+    ), summed AS MATERIALIZED (
+        SELECT due.*, sum(due.bytes) OVER (ORDER BY due.deliver_at, due.number) - due.bytes AS before_it FROM due
+    ), fitting AS MATERIALIZED (
+        SELECT summed.* FROM summed WHERE summed.before_it = 0 OR summed.before_it + summed.bytes <= most_bytes
+    ), taken AS (
+        DELETE FROM {schema}.delayed AS d
+         WHERE d.ctid = ANY (ARRAY(SELECT fitting.place FROM fitting))
+        RETURNING d.deliver_at, d.number, d.id, d.topic, d.key, d.payload, d.headers
+    ), enqueued AS (
+        INSERT INTO {schema}.message (id, topic, key, payload, headers, enqueued_at)
+        SELECT taken.id, taken.topic, taken.key, taken.payload, taken.headers, taken.deliver_at
+          FROM taken
+         ORDER BY taken.deliver_at, taken.number
+    )
+    SELECT (SELECT count(*) FROM due), (SELECT count(*) FROM fitting), end_of.deliver_at, end_of.number
+      INTO seen, messages, last, last_number
+      FROM (VALUES (0)) AS one
+      LEFT JOIN LATERAL (
+          SELECT fitting.deliver_at, fitting.number FROM fitting
+           ORDER BY fitting.deliver_at DESC, fitting.number DESC LIMIT 1
+      ) AS end_of ON true;
+    IF seen < most_messages AND messages = seen THEN
+        last := NULL;
+        last_number := NULL;
+    END IF;
+END
+$$;
+
+-- For applications in any language: drops a delayed message in the caller's transaction. False: none of this
+-- id is delayed, perhaps since it is due and was enqueued. SECURITY DEFINER, since a producer reads no message.
+CREATE FUNCTION {schema}.cancel(message_id uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+    DELETE FROM {schema}.delayed AS d WHERE d.id = message_id;
+    RETURN FOUND;
+END
+$$;
 
 -- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index on text
 -- of 64 KiB fails, or for the position where there is no key.
@@ -356,7 +476,8 @@ CREATE FUNCTION {schema}.enqueue(
     payload bytea,
     key text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
-    id uuid DEFAULT NULL
+    id uuid DEFAULT NULL,
+    deliver_after interval DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -374,6 +495,16 @@ BEGIN
     ELSIF octet_length(enqueue.payload) > 134217728 THEN
         RAISE EXCEPTION 'payload has % bytes, the limit is 134217728', octet_length(enqueue.payload)
             USING ERRCODE = 'check_violation';
+    ELSIF enqueue.deliver_after < interval '0' THEN
+        RAISE EXCEPTION 'deliver_after is %, which is in the past', enqueue.deliver_after
+            USING ERRCODE = 'check_violation';
+    ELSIF enqueue.deliver_after > interval '366 days' THEN
+        RAISE EXCEPTION 'deliver_after is %, the limit is 366 days', enqueue.deliver_after
+            USING ERRCODE = 'check_violation';
+    ELSIF enqueue.deliver_after > interval '0' THEN
+        INSERT INTO {schema}.delayed (deliver_after, id, topic, key, payload, headers)
+        VALUES (enqueue.deliver_after, message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
+        RETURN message_id;
     END IF;
     INSERT INTO {schema}.message (id, topic, key, payload, headers)
     VALUES (message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
@@ -387,10 +518,11 @@ CREATE FUNCTION {schema}.enqueue_json(
     payload json,
     key text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
-    id uuid DEFAULT NULL
+    id uuid DEFAULT NULL,
+    deliver_after interval DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE sql
-RETURN {schema}.enqueue(topic, convert_to(payload::text, 'UTF8'), key, headers, id);
+RETURN {schema}.enqueue(topic, convert_to(payload::text, 'UTF8'), key, headers, id, deliver_after);
 
 -- Rights are granted by name, to roles that need them.
 REVOKE ALL ON FUNCTION
@@ -400,7 +532,10 @@ REVOKE ALL ON FUNCTION
     {schema}.wake_relay(),
     {schema}.say_blocked(),
     {schema}.keep_delivered(interval),
+    {schema}.time_delayed(),
+    {schema}.deliver_due(timestamptz, bigint, timestamptz, integer, bigint),
+    {schema}.cancel(uuid),
     {schema}.first_time(text, uuid),
-    {schema}.enqueue(text, bytea, text, jsonb, uuid),
-    {schema}.enqueue_json(text, json, text, jsonb, uuid)
+    {schema}.enqueue(text, bytea, text, jsonb, uuid, interval),
+    {schema}.enqueue_json(text, json, text, jsonb, uuid, interval)
 FROM PUBLIC;

@@ -13,4 +13,5 @@ SELECT (SELECT count(*) FROM {schema}.message),
               WHERE message.lane = lane.lane AND message.position > lane.floor
               ORDER BY message.lane, message.position
               LIMIT 1
-         ) AS first)
+         ) AS first),
+       (SELECT count(*) FROM {schema}.delayed)

@@ -13,5 +13,12 @@ SELECT format('UPDATE (%s) on %s', needed.attribute, needed.object)
                ('parked', 'parked'), ('parked', 'failures')) AS needed(object, attribute)
  WHERE NOT has_column_privilege(format('%I.%I', '{schema}', needed.object), needed.attribute, 'UPDATE')
 UNION ALL
+SELECT 'SELECT (deliver_at, number) on delayed'
+ WHERE NOT has_column_privilege('{schema}.delayed', 'deliver_at', 'SELECT')
+    OR NOT has_column_privilege('{schema}.delayed', 'number', 'SELECT')
+UNION ALL
+SELECT 'EXECUTE on deliver_due'
+ WHERE NOT has_function_privilege('{schema}.deliver_due(timestamptz, bigint, timestamptz, integer, bigint)', 'EXECUTE')
+UNION ALL
 SELECT 'SELECT on message_position'
  WHERE NOT has_sequence_privilege('{schema}.message_position', 'SELECT')

@@ -8,6 +8,9 @@ SELECT (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('{schema}.
            AND (tgrelid, tgname) IN (('{schema}.message'::regclass, 'check_headers'),
                                      ('{schema}.message'::regclass, 'place_message'),
                                      ('{schema}.message'::regclass, 'wake_relay'),
+                                     ('{schema}.delayed'::regclass, 'check_headers'),
+                                     ('{schema}.delayed'::regclass, 'time_delayed'),
+                                     ('{schema}.delayed'::regclass, 'wake_relay'),
                                      ('{schema}.blocked'::regclass, 'say_blocked')))::integer,
        (SELECT count(*) FROM {schema}.lane)::integer,
        EXISTS (SELECT FROM {schema}.message LIMIT 1)

@@ -8,5 +8,5 @@ SELECT class.relname::text, pg_relation_size(class.oid), stat.n_live_tup, stat.n
   FROM pg_class AS class
   JOIN pg_stat_all_tables AS stat ON stat.relid = class.oid
  WHERE class.relnamespace = '{schema}'::regnamespace
-   AND class.relname IN ('message', 'parked', 'blocked', 'dead')
+   AND class.relname IN ('message', 'delayed', 'parked', 'blocked', 'dead')
  ORDER BY class.relname

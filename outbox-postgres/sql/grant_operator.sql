@@ -8,3 +8,4 @@ GRANT INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT DELETE ON {schema}.dead TO {role};
 GRANT INSERT, UPDATE, DELETE ON {schema}.paused TO {role};
 GRANT DELETE ON {schema}.inbox TO {role};
+GRANT EXECUTE ON FUNCTION {schema}.cancel(uuid) TO {role};

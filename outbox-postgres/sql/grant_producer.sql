@@ -3,8 +3,10 @@
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON {schema}.migration TO {role};
 GRANT INSERT (id, topic, key, payload, headers) ON {schema}.message TO {role};
+GRANT INSERT (deliver_after, id, topic, key, payload, headers) ON {schema}.delayed TO {role};
 GRANT EXECUTE ON FUNCTION
     {schema}.new_message_id(),
-    {schema}.enqueue(text, bytea, text, jsonb, uuid),
-    {schema}.enqueue_json(text, json, text, jsonb, uuid)
+    {schema}.cancel(uuid),
+    {schema}.enqueue(text, bytea, text, jsonb, uuid, interval),
+    {schema}.enqueue_json(text, json, text, jsonb, uuid, interval)
 TO {role};

@@ -9,3 +9,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.blocked TO {role};
 GRANT SELECT, INSERT ON {schema}.dead TO {role};
 GRANT INSERT ON {schema}.delivered TO {role};
 GRANT EXECUTE ON FUNCTION {schema}.keep_delivered(interval) TO {role};
+-- Of delayed messages it sees when they are due and how many of each topic there are, and has them enqueued by the
+-- function.
+GRANT SELECT (deliver_at, number, topic) ON {schema}.delayed TO {role};
+GRANT EXECUTE ON FUNCTION {schema}.deliver_due(timestamptz, bigint, timestamptz, integer, bigint) TO {role};

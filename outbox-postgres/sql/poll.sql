@@ -69,6 +69,16 @@ locked AS MATERIALIZED (
      ORDER BY wanted.turn
      LIMIT $10::integer
        FOR UPDATE OF lane SKIP LOCKED
+),
+-- See delays.rs. Here for the sake of the round trip: what is due is moved in a transaction of its own.
+delayed AS MATERIALIZED (
+    SELECT delayed.deliver_at
+      FROM {schema}.delayed
+     WHERE (delayed.deliver_at, delayed.number)
+           > (coalesce('epoch'::timestamptz + $13::bigint * interval '1 microsecond', statement_timestamp()),
+              $14::bigint)
+     ORDER BY delayed.deliver_at, delayed.number
+     LIMIT 1
 )
 -- The arrays are in one order, whichever that is.
 SELECT array_agg(probe.lane),
@@ -97,6 +107,7 @@ SELECT array_agg(probe.lane),
        (SELECT ARRAY[locked.lane, locked.step, locked.alone, cardinality(locked.deaths)]
           FROM locked
          WHERE locked.suspects > 0
-         LIMIT 1)
+         LIMIT 1),
+       (SELECT (extract(epoch FROM delayed.deliver_at) * 1000000)::bigint FROM delayed)
   FROM probe
   LEFT JOIN locked ON locked.lane = probe.lane

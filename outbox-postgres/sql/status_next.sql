@@ -1,7 +1,9 @@
--- The first waiting message and the next due key of each lane, by index. Behind a great many deleted rows
+-- The first waiting message, the next due key of each lane and the next delayed message, by index. Behind a great many deleted rows
 -- that vacuum may not remove this takes long, so it runs last, and the caller bounds its time.
 SELECT (extract(epoch FROM min(first.enqueued_at)) * 1000000)::bigint,
-       (extract(epoch FROM min(next.due_at)) * 1000000)::bigint
+       (extract(epoch FROM min(next.due_at)) * 1000000)::bigint,
+       (SELECT (extract(epoch FROM delayed.deliver_at) * 1000000)::bigint
+          FROM {schema}.delayed ORDER BY delayed.deliver_at, delayed.number LIMIT 1)
   FROM {schema}.lane
   LEFT JOIN LATERAL (
       SELECT message.enqueued_at

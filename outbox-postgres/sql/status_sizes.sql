@@ -3,4 +3,4 @@
 SELECT t.relname::text, pg_relation_size(t.relid) / current_setting('block_size')::bigint,
        t.n_live_tup, t.n_tup_ins, t.n_tup_del
   FROM pg_stat_all_tables AS t
- WHERE t.schemaname = '{schema}' AND t.relname IN ('message', 'parked', 'dead')
+ WHERE t.schemaname = '{schema}' AND t.relname IN ('message', 'parked', 'dead', 'delayed')

@@ -1,7 +1,7 @@
 //! What people do: look at the outbox, and decide about what is stuck in it.
 //!
 //! What there is to see and to ask for is in [`outbox_core::admin`], the same for every store. Here it is
-//! SQL: [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
+//! SQL: [`delayed`] for those that are not due yet, [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
 //! for the whole, [`doctor`] for the server around it.
 //!
 //! A decision takes the lane of its key, as a claim does, and waits for the claim that has it. It holds
@@ -12,6 +12,7 @@
 //! transaction may send its parsing to one server connection and its execution to another.
 
 mod dead;
+mod delayed;
 mod doctor;
 mod keys;
 mod pause;
@@ -64,6 +65,8 @@ pub struct Counts {
     pub parked: u64,
     /// Messages that were given up.
     pub dead: u64,
+    /// Messages that were enqueued with a delay, and did not become due yet.
+    pub delayed: u64,
     /// Keys that are held up behind a message that was set aside. A message without a key is one.
     pub blocked_keys: u64,
     /// Those of them that wait for a decision about a dead message.
@@ -93,6 +96,7 @@ impl Outbox {
             waiting: unsigned(row.try_get(0)?),
             parked: unsigned(row.try_get(1)?),
             dead: unsigned(row.try_get(2)?),
+            delayed: unsigned(row.try_get(6)?),
             blocked_keys: unsigned(row.try_get(3)?),
             halted_keys: unsigned(row.try_get(4)?),
             oldest_waiting: row.try_get::<Option<i64>, _>(5)?.map(micros),

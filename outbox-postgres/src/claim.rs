@@ -158,7 +158,7 @@ pub(crate) enum Look {
     Nothing {
         /// Work was seen in lanes that others hold.
         contended: bool,
-        /// Microseconds until the next parked message is due.
+        /// Microseconds until the next parked or delayed message is due.
         due_in: Option<i64>,
     },
 }
@@ -183,14 +183,24 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
         let again = session.say_alive(statements, &lost).await?;
         trials.said(&lost, &again);
     }
+    // Never within a claim: what is enqueued has an end of its own.
+    let step = shared.delays().step(Instant::now());
+    if let Some(step) = step {
+        let stepped = session.deliver_due(statements, &step).await?;
+        shared.delays().stepped(&step, stepped, Instant::now());
+    }
     let mut width = session.width.min(limits.messages).max(1);
     if let Some(lane) = pass.alone() {
         (session.turn, session.reach, width) = (lane, 1, 1);
     }
     session.begin(statements, limits).await?;
+    let floor = shared.delays().floor();
     let mut poll = session
-        .poll(statements, &view, width, pass.alone().is_some())
+        .poll(statements, &view, width, pass.alone().is_some(), floor)
         .await?;
+    let delayed = shared
+        .delays()
+        .polled(poll.now, poll.delayed, &poll.snapshot, Instant::now());
     let held: Vec<Seen> = poll
         .lanes
         .iter()
@@ -222,7 +232,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             view.check_xid(xid)?;
             shared.knowledge().fresh_xid(&view, xid);
         }
-        if session.reach < LANES || tries_next {
+        if session.reach < LANES || tries_next || delayed.now {
             session.reach = LANES;
             shared.put_back(session);
             return Ok(Look::Again);
@@ -231,6 +241,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             .lanes
             .iter()
             .filter_map(|seen| Some((seen.due? - poll.now).max(0)))
+            .chain(delayed.due_in)
             .min();
         shared.put_back(session);
         return Ok(Look::Nothing {

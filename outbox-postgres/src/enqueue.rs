@@ -5,11 +5,14 @@
 //! a relay and does not know of one.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use outbox_core::{Message, Uuid};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::Outbox;
+use crate::admin::to_micros;
+use crate::statements::column;
 
 /// One statement of [`Outbox::enqueue_all`] inserts at most so many messages…
 const MAX_STATEMENT_MESSAGES: usize = 10_000;
@@ -27,6 +30,9 @@ impl Outbox {
     /// `&mut conn`. A pool does not fit, on purpose: a message that does not commit with the rows it
     /// speaks of is what an outbox is there to prevent. Outside of a transaction the statement commits
     /// by itself.
+    ///
+    /// One with a [delay](outbox_core::MessageBuilder::deliver_after) is due so long after this statement, on
+    /// the server's clock.
     ///
     /// ```compile_fail,E0308
     /// # async fn wrong(pool: sqlx::PgPool, message: outbox_core::Message) {
@@ -46,20 +52,45 @@ impl Outbox {
         conn: &mut PgConnection,
         message: &Message,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(self.sql(include_str!("../sql/enqueue.sql")))
+        let delay = message.deliver_after();
+        let statement = match delay {
+            Duration::ZERO => include_str!("../sql/enqueue.sql"),
+            _ => include_str!("../sql/enqueue_delayed.sql"),
+        };
+        let query = sqlx::query(self.sql(statement))
             .bind(message.id())
             .bind(message.topic())
             .bind(message.key())
             .bind(message.payload().map(|payload| payload.as_ref()))
-            .bind(message.headers().to_json())
-            .persistent(self.prepared)
-            .execute(conn)
-            .await?;
+            .bind(message.headers().to_json());
+        let query = match delay {
+            Duration::ZERO => query,
+            delay => query.bind(to_micros(delay)),
+        };
+        query.persistent(self.prepared).execute(conn).await?;
         Ok(())
     }
 
+    /// Drops a delayed message in the transaction of `conn`: when that commits, it is never delivered. `false`:
+    /// no delayed message has this id, perhaps since it became due and was enqueued.
+    ///
+    /// # Errors
+    ///
+    /// What the database answered.
+    ///
+    /// # Cancellation
+    ///
+    /// Of a dropped call it is open whether it cancelled the message: roll the transaction back.
+    pub async fn cancel(&self, conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
+        sqlx::query_scalar(self.sql(include_str!("../sql/cancel.sql")))
+            .bind(id)
+            .persistent(self.prepared)
+            .fetch_one(conn)
+            .await
+    }
+
     /// Enqueues messages in their order, all or none, by one round trip for up to 10,000 of them and
-    /// 16 MiB.
+    /// 16 MiB, and another one for those with a delay.
     ///
     /// Otherwise as [`enqueue`](Self::enqueue). Outside of a transaction it makes one of its own where
     /// it needs several statements.
@@ -77,44 +108,50 @@ impl Outbox {
         conn: &mut PgConnection,
         messages: &[Message],
     ) -> Result<(), sqlx::Error> {
-        let (first, rest) = messages.split_at(statement_len(messages));
-        if rest.is_empty() {
-            return self.enqueue_statement(conn, first).await;
+        let (delayed, now): (Vec<&Message>, Vec<&Message>) = messages
+            .iter()
+            .partition(|message| !message.deliver_after().is_zero());
+        let statements: Vec<&[&Message]> = [&now, &delayed]
+            .into_iter()
+            .flat_map(|messages| statements(messages))
+            .collect();
+        if let [] | [_] = statements[..] {
+            return self.enqueue_statements(conn, &statements).await;
         }
         if in_transaction(conn).await? {
-            return self.enqueue_statements(conn, messages).await;
+            return self.enqueue_statements(conn, &statements).await;
         }
         let mut tx = conn.begin().await?;
-        self.enqueue_statements(&mut tx, messages).await?;
+        self.enqueue_statements(&mut tx, &statements).await?;
         tx.commit().await
     }
 
     async fn enqueue_statements(
         &self,
         conn: &mut PgConnection,
-        mut messages: &[Message],
+        statements: &[&[&Message]],
     ) -> Result<(), sqlx::Error> {
-        while !messages.is_empty() {
-            let (now, later) = messages.split_at(statement_len(messages));
-            self.enqueue_statement(conn, now).await?;
-            messages = later;
+        for messages in statements {
+            self.enqueue_statement(conn, messages).await?;
         }
         Ok(())
     }
 
+    /// Of messages that all have a delay, or none.
     async fn enqueue_statement(
         &self,
         conn: &mut PgConnection,
-        messages: &[Message],
+        messages: &[&Message],
     ) -> Result<(), sqlx::Error> {
-        match messages {
-            [] => return Ok(()),
-            [message] => return self.enqueue(conn, message).await,
-            _ => {}
-        }
-        let ids: Vec<Uuid> = messages.iter().map(Message::id).collect();
-        let topics: Vec<&str> = messages.iter().map(Message::topic).collect();
-        let keys: Vec<Option<&str>> = messages.iter().map(Message::key).collect();
+        let [first, _, ..] = messages else {
+            return match messages {
+                [message] => self.enqueue(conn, message).await,
+                _ => Ok(()),
+            };
+        };
+        let ids: Vec<Uuid> = messages.iter().map(|message| message.id()).collect();
+        let topics: Vec<&str> = messages.iter().map(|message| message.topic()).collect();
+        let keys: Vec<Option<&str>> = messages.iter().map(|message| message.key()).collect();
         let payloads: Vec<Option<&[u8]>> = messages
             .iter()
             .map(|message| message.payload().map(|payload| payload.as_ref()))
@@ -123,21 +160,41 @@ impl Outbox {
             .iter()
             .map(|message| message.headers().to_json())
             .collect();
-        sqlx::query(self.sql(include_str!("../sql/enqueue_all.sql")))
+        let delayed = !first.deliver_after().is_zero();
+        let statement = match delayed {
+            false => include_str!("../sql/enqueue_all.sql"),
+            true => include_str!("../sql/enqueue_all_delayed.sql"),
+        };
+        let query = sqlx::query(self.sql(statement))
             .bind(ids)
             .bind(topics)
             .bind(keys)
             .bind(payloads)
-            .bind(headers)
-            .persistent(self.prepared)
-            .execute(conn)
-            .await?;
+            .bind(headers);
+        let query = match delayed {
+            false => query,
+            true => query.bind(column(messages, |message| {
+                to_micros(message.deliver_after())
+            })),
+        };
+        query.persistent(self.prepared).execute(conn).await?;
         Ok(())
     }
 }
 
+/// The messages in parts that go into one statement each.
+fn statements<'a>(mut messages: &'a [&'a Message]) -> Vec<&'a [&'a Message]> {
+    let mut statements = Vec::new();
+    while !messages.is_empty() {
+        let (statement, rest) = messages.split_at(statement_len(messages));
+        statements.push(statement);
+        messages = rest;
+    }
+    statements
+}
+
 /// How many of the next messages go into one statement: at least one, if there are any.
-fn statement_len(messages: &[Message]) -> usize {
+fn statement_len(messages: &[&Message]) -> usize {
     let mut bytes = 0;
     messages
         .iter()

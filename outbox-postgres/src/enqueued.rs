@@ -1,13 +1,18 @@
 //! What a transaction has enqueued so far, for the tests of applications.
 
+use std::time::Duration;
+
 use outbox_core::Message;
-use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
 
 use crate::Outbox;
+use crate::admin::unsigned;
 use crate::claim::decode;
 
 impl Outbox {
-    /// The messages that the transaction of `conn` has enqueued so far, in their order: from Rust or in SQL,
+    /// The messages that the transaction of `conn` has enqueued so far, in their order and the delayed ones
+    /// last: from Rust or in SQL,
     /// but not what was rolled back to a savepoint, nor anything of other transactions. A test asserts what
     /// they are, and may then roll back:
     ///
@@ -30,7 +35,7 @@ impl Outbox {
     /// # }
     /// ```
     ///
-    /// It reads the whole table of waiting messages, and takes the right to read it: for tests.
+    /// It reads the whole tables of waiting and of delayed messages, and takes the right to read it: for tests.
     ///
     /// # Errors
     ///
@@ -41,7 +46,12 @@ impl Outbox {
             .persistent(false)
             .fetch_all(conn)
             .await?;
-        let message = |row| decode(row, 0).map_err(|reason| sqlx::Error::Decode(reason.into()));
+        let message = |row: &PgRow| {
+            let message = decode(row, 0).map_err(|reason| sqlx::Error::Decode(reason.into()))?;
+            let delay = Duration::from_micros(unsigned(row.try_get(5)?));
+            let delayed = message.with_deliver_after(delay);
+            delayed.map_err(|error| sqlx::Error::Decode(error.into()))
+        };
         rows.iter().map(message).collect()
     }
 }

@@ -17,6 +17,7 @@
 
 mod admin;
 mod claim;
+mod delays;
 mod enqueue;
 mod enqueued;
 mod grants;

@@ -111,6 +111,8 @@ pub(crate) struct Poll {
     pub(crate) unclean: Vec<(usize, i64)>,
     /// The locked lane, or one of them, of which a message may have ended a process.
     pub(crate) suspect: Option<Suspect>,
+    /// When the next delayed message is due, in microseconds since the epoch.
+    pub(crate) delayed: Option<i64>,
 }
 
 /// What is known of a lane of which a message may have ended a process.
@@ -443,6 +445,7 @@ mod tests {
             xid: None,
             unclean: Vec::new(),
             suspect: None,
+            delayed: None,
         }
     }
 

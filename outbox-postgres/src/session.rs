@@ -11,8 +11,12 @@ use outbox_core::ClaimLimits;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
+use crate::delays::{self, Cursor, Step, Stepped};
 use crate::scan::{LANES, Poll, Seen, Start, Suspect, View};
 use crate::statements::{Statements, column};
+
+/// What the server says when a statement took too long.
+const QUERY_CANCELED: &str = "57014";
 
 pub(crate) struct Session {
     pub(crate) connection: PgConnection,
@@ -144,6 +148,58 @@ impl Session {
             .collect()
     }
 
+    /// Enqueues delayed messages that are due, in a transaction of its own. What the database refuses, such as
+    /// a statement that takes too long, holds up nothing else.
+    pub(crate) async fn deliver_due(
+        &mut self,
+        statements: &Statements,
+        step: &Step,
+    ) -> Result<Stepped, sqlx::Error> {
+        // Numbers and words of ours only.
+        let begin = AssertSqlSafe(Statements::begin_move(step.timeout));
+        sqlx::raw_sql(begin).execute(&mut self.connection).await?;
+        let stepped = statements
+            .deliver_due
+            .query()
+            .bind(step.since.map(|since| since.micros))
+            .bind(step.since.map_or(0, |since| since.number))
+            .bind(step.before)
+            .bind(delays::MOST_MESSAGES)
+            .bind(delays::MOST_BYTES)
+            .fetch_one(&mut self.connection)
+            .await;
+        let row = match stepped {
+            Ok(row) => row,
+            Err(sqlx::Error::Database(error)) => {
+                sqlx::raw_sql("ROLLBACK")
+                    .execute(&mut self.connection)
+                    .await?;
+                if error.code().as_deref() == Some(QUERY_CANCELED) && step.timeout.is_some() {
+                    return Ok(Stepped::TimedOut);
+                }
+                tracing::warn!(%error, "delayed messages that are due cannot be enqueued");
+                return Ok(Stepped::Failed);
+            }
+            Err(error) => return Err(error),
+        };
+        self.commit().await?;
+        let messages: Option<i32> = row.try_get(0)?;
+        if messages.is_none() {
+            return Ok(Stepped::Busy);
+        }
+        let last = match row.try_get::<Option<i64>, _>(1)? {
+            Some(micros) => Some(Cursor {
+                micros,
+                number: row.try_get(2)?,
+            }),
+            None => None,
+        };
+        Ok(Stepped::Moved {
+            last,
+            clock: row.try_get(3)?,
+        })
+    }
+
     /// Looks at the lanes within reach and locks up to `width` of those that have work. One with a
     /// message to be tried alone is locked only by a poll for it.
     pub(crate) async fn poll(
@@ -152,6 +208,7 @@ impl Session {
         view: &View,
         width: usize,
         alone: bool,
+        delayed: Option<Cursor>,
     ) -> Result<Poll, SessionError> {
         let lanes: Vec<usize> = (0..self.reach)
             .map(|distance| (self.turn + distance) % LANES)
@@ -172,6 +229,8 @@ impl Session {
             .bind(width as i32)
             .bind(self.deep as i32)
             .bind(alone)
+            .bind(delayed.map(|floor| floor.micros))
+            .bind(delayed.map_or(0, |floor| floor.number))
             .fetch_one(&mut self.connection)
             .await?;
         let seen: Option<Vec<i16>> = row.try_get(0)?;
@@ -211,6 +270,7 @@ impl Session {
                 .map(|pair| (pair[0] as usize, pair[1]))
                 .collect(),
             suspect: suspect.and_then(Suspect::from_numbers),
+            delayed: row.try_get(16)?,
         })
     }
 

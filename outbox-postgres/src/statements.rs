@@ -50,6 +50,7 @@ statements!(
     session_start,
     survived,
     own_xid,
+    deliver_due,
     snapshot,
     poll,
     read,
@@ -95,6 +96,21 @@ impl Statement {
 }
 
 impl Statements {
+    /// Begins a move of delayed messages, in one round trip: a producer's transaction, so nothing is put off
+    /// that a producer has when it commits.
+    pub(crate) fn begin_move(timeout: Option<Duration>) -> String {
+        let statement = millis(timeout.unwrap_or(STATEMENT_TIMEOUT)).to_string();
+        let set = set_local(&[
+            ("statement_timeout", statement),
+            ("lock_timeout", millis(STATEMENT_TIMEOUT).to_string()),
+            (
+                "idle_in_transaction_session_timeout",
+                millis(STATEMENT_TIMEOUT).to_string(),
+            ),
+        ]);
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {set}")
+    }
+
     /// Begins a claim, in one round trip.
     ///
     /// * The isolation is named, since a server whose default is stricter would give the second

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::Outbox;
 use crate::claim::{self, Look};
+use crate::delays::Delays;
 use crate::knowledge::Knowledge;
 use crate::retention::{InvalidRetention, Turn, check};
 use crate::scan::LANES;
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) statements: Statements,
     pub(crate) options: Options,
     knowledge: Mutex<Knowledge>,
+    delays: Mutex<Delays>,
     schema: Schema,
     pub(crate) connect: PgConnectOptions,
     /// Where to listen, if not where claims connect.
@@ -128,6 +130,7 @@ impl PostgresStore {
             statements: Statements::new(&schema, options.pooled, options.asynchronous_settle),
             options,
             knowledge: Mutex::new(Knowledge::new()),
+            delays: Mutex::new(Delays::new(std::time::Instant::now())),
             schema,
             connect,
             listen,
@@ -275,6 +278,10 @@ impl Shared {
         self.knowledge
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn delays(&self) -> MutexGuard<'_, Delays> {
+        self.delays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session has failed. What ended it has likely ended the others.

@@ -79,6 +79,7 @@ impl OpenStore for Open {
             waiting: number(counts.waiting),
             parked: number(counts.parked),
             dead: number(counts.dead),
+            delayed: number(counts.delayed),
         }
     }
 
@@ -114,6 +115,11 @@ impl OpenStore for Open {
             .finish()
             .await
             .unwrap();
+    }
+
+    async fn cancel(&self, id: Uuid) -> bool {
+        let mut conn = self.fixture.pool.acquire().await.unwrap();
+        self.fixture.outbox.cancel(&mut conn, id).await.unwrap()
     }
 
     async fn close(self: Box<Self>) {

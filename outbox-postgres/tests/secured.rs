@@ -122,8 +122,12 @@ async fn producer_relay_and_listener_go_over_tls(f: Fixture) {
             number(listens.clone()).await == 1
         })
         .await;
-        // Of the producer, the store and the listener.
-        assert_eq!(number(of_role("ssl")).await, 3);
+        // A session is in the statistics a little after it is there.
+        until(
+            "the producer, the store and the listener are seen",
+            async || number(of_role("ssl")).await == 3,
+        )
+        .await;
         assert_eq!(number(of_role("NOT ssl")).await, 0);
         enqueue(&f, &pool).await;
         Instant::now()

@@ -49,6 +49,9 @@ pub(crate) enum Command {
     /// List, show, replay and discard what was given up
     #[command(subcommand)]
     Dead(commands::dead::Arguments),
+    /// List the messages that are not due yet, or cancel some
+    #[command(subcommand)]
+    Delayed(commands::delayed::Arguments),
     /// Stop a topic at all relays of this program until it is resumed, or list what is paused
     Pause(commands::pause::Pause),
     /// Go on with a topic that was paused

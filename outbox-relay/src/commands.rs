@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod dead;
+pub(crate) mod delayed;
 pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod grants;
@@ -36,6 +37,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => status::run(arguments, settings()?).await?,
         Command::Keys(arguments) => keys::run(arguments, settings()?).await?,
         Command::Dead(arguments) => dead::run(arguments, settings()?).await?,
+        Command::Delayed(arguments) => delayed::run(arguments, settings()?).await?,
         Command::Pause(arguments) => pause::pause(arguments, settings()?).await?,
         Command::Resume(arguments) => pause::resume(arguments, settings()?).await?,
         Command::Inbox(arguments) => inbox::run(arguments, settings()?).await?,

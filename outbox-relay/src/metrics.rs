@@ -17,6 +17,7 @@ use crate::store::Store;
 const WAITING: &str = "outbox_waiting_messages";
 const PARKED: &str = "outbox_parked_messages";
 const DEAD: &str = "outbox_dead_messages";
+const DELAYED: &str = "outbox_delayed_messages";
 const HELD_KEYS: &str = "outbox_held_keys";
 const HALTED_KEYS: &str = "outbox_halted_keys";
 const OLDEST_WAITING: &str = "outbox_oldest_waiting_seconds";
@@ -93,6 +94,7 @@ fn tell(gauges: &Gauges) {
     gauge!(WAITING).set(gauges.waiting.number() as f64);
     gauge!(PARKED).set(gauges.parked.number() as f64);
     gauge!(DEAD).set(gauges.dead.number() as f64);
+    gauge!(DELAYED).set(gauges.delayed.number() as f64);
     gauge!(HELD_KEYS).set(gauges.held_keys.number() as f64);
     gauge!(HALTED_KEYS).set(gauges.halted_keys.number() as f64);
     gauge!(OLDEST_HELD).set(seconds(gauges.oldest_held));
@@ -113,6 +115,10 @@ fn describe() {
     describe_gauge!(WAITING, "Messages that were never set aside");
     describe_gauge!(PARKED, "Messages that were set aside");
     describe_gauge!(DEAD, "Messages that were given up");
+    describe_gauge!(
+        DELAYED,
+        "Messages that were enqueued with a delay and are not due yet"
+    );
     describe_gauge!(HELD_KEYS, "Keys that are held up behind a parked message");
     describe_gauge!(
         HALTED_KEYS,

@@ -2,7 +2,8 @@
 --
 -- `message` is hot: a row is inserted once, deleted once and never updated. `parked` holds what failed
 -- and what waits behind it, `blocked` says which keys those are and when each is tried again, `dead`
--- holds what was given up. A million parked or dead rows cost the hot table nothing.
+-- holds what was given up. A million parked or dead rows cost the hot table nothing. `delayed` comes before:
+-- what is not due yet.
 --
 -- `line` stands for the key, or for the message where there is no key: a hash of 64 bits, which the
 -- program computes. Its low six bits are the lane. All times are milliseconds since 1970.
@@ -23,6 +24,26 @@ CREATE TABLE {prefix}message (
 ) STRICT;
 -- Every index holds the position too, so this one gives a lane in its order.
 CREATE INDEX {prefix}message_by_lane ON {prefix}message (lane);
+
+-- Messages that are not due yet. The relay moves a due one to `message`, in the order of their times, as a
+-- producer would have written it: it has its place in the order of its key from then on.
+CREATE TABLE {prefix}delayed (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    deliver_at INTEGER NOT NULL,
+    -- Microseconds, as they were asked for.
+    deliver_after INTEGER NOT NULL CHECK (deliver_after BETWEEN 1 AND 31622400000000),
+    line INTEGER NOT NULL,
+    id BLOB NOT NULL CHECK (octet_length(id) = 16),
+    topic TEXT NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 255),
+    key TEXT CHECK (octet_length(key) <= 65536),
+    headers TEXT,
+    enqueued_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER)),
+    payload BLOB CHECK (octet_length(payload) <= 134217728)
+) STRICT;
+-- Every index holds the number too.
+CREATE INDEX {prefix}delayed_by_time ON {prefix}delayed (deliver_at);
+-- For who cancels one.
+CREATE INDEX {prefix}delayed_by_id ON {prefix}delayed (id);
 
 CREATE TABLE {prefix}parked (
     position INTEGER PRIMARY KEY,

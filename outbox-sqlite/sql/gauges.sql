@@ -7,7 +7,8 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {prefix}message LIMIT ?1)),
        now.millis - (SELECT enqueued_at FROM {prefix}message ORDER BY position LIMIT 1),
        held.halted,
        now.millis - held.since,
-       (SELECT count(*) FROM {prefix}paused)
+       (SELECT count(*) FROM {prefix}paused),
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}delayed LIMIT ?1))
   FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) AS millis) AS now
  CROSS JOIN (
      SELECT count(*) AS lines, count(*) - count(due_at) AS halted, min(blocked_at) AS since

@@ -1,13 +1,14 @@
 //! What people do: look at the outbox, and decide about what is stuck in it.
 //!
 //! What there is to see and to ask for is in [`outbox_core::admin`], the same for every store. Here it is
-//! SQL: [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
+//! SQL: [`delayed`] for those that are not due yet, [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
 //! for the whole, [`doctor`] for the database around it.
 //!
 //! A decision touches dead messages and the state of their lines, which no claim holds, so it needs no
 //! claim to end. It may be made from any process. A relay in this one is told afterwards.
 
 mod dead;
+mod delayed;
 mod doctor;
 mod keys;
 mod pause;
@@ -33,6 +34,8 @@ pub struct Counts {
     pub parked: u64,
     /// Messages that were given up.
     pub dead: u64,
+    /// Messages that were enqueued with a delay, and did not become due yet.
+    pub delayed: u64,
     /// Keys that are held up behind a message that was set aside. A message without a key is one.
     pub blocked_keys: u64,
     /// Those of them that wait for a decision about a dead message.
@@ -57,6 +60,7 @@ impl Outbox {
             waiting: unsigned(row.try_get(0)?),
             parked: unsigned(row.try_get(1)?),
             dead: unsigned(row.try_get(2)?),
+            delayed: unsigned(row.try_get(6)?),
             blocked_keys: unsigned(row.try_get(3)?),
             halted_keys: unsigned(row.try_get(4)?),
             oldest_waiting: row.try_get::<Option<i64>, _>(5)?.map(millis),
@@ -74,7 +78,7 @@ fn glob(topic: &TopicPattern) -> String {
 }
 
 /// Of what SQL has no unsigned type for, and is never below zero.
-fn unsigned(number: i64) -> u64 {
+pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 

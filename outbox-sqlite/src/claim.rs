@@ -20,6 +20,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use tokio::time::Instant;
 
+use crate::delays;
 use crate::lanes::{Hold, bit};
 use crate::statements::Statements;
 use crate::store::{Shared, is_busy};
@@ -36,7 +37,7 @@ pub(crate) enum Look {
     /// As before, but another writer was in the way.
     Busy,
     Nothing {
-        /// When something is due that was parked.
+        /// When something is due that was parked or delayed.
         due_in: Option<Duration>,
     },
 }
@@ -92,13 +93,31 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
             Some(conn) => conn,
             None => shared.connect().await?,
         };
-        let found = read(shared, &mut conn, limits).await;
+        let found = match delays::due_in(shared, &mut conn).await {
+            Ok(delayed) => {
+                let found = read(shared, &mut conn, limits).await;
+                found.map(|found| (delayed, found))
+            }
+            Err(error) => Err(error),
+        };
         if found.is_ok() {
             *reader = Some(conn);
         }
-        match found? {
+        let (delayed, found) = found?;
+        // It tells the store when it is done.
+        let delayed = delayed.filter(|due_in| {
+            let later = !due_in.is_zero();
+            if !later {
+                delays::deliver(shared);
+            }
+            later
+        });
+        match found {
             Ok(claim) => claim,
-            Err(due_in) => return Ok(Look::Nothing { due_in }),
+            Err(due_in) => {
+                let due_in = due_in.into_iter().chain(delayed).min();
+                return Ok(Look::Nothing { due_in });
+            }
         }
     };
     if !claim.held.messages.is_empty() {

@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use outbox_core::Message;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
+use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
 
 use crate::Outbox;
+use crate::admin::unsigned;
 use crate::claim::decode;
 
 /// How long the look at what has committed waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Outbox {
-    /// The messages that the transaction of `conn` has enqueued so far, in their order, but not what was rolled
-    /// back to a savepoint, nor anything of other transactions. A test asserts what they are, and may then roll
-    /// back:
+    /// The messages that the transaction of `conn` has enqueued so far, in their order and the delayed ones last,
+    /// but not what was rolled back to a savepoint, nor anything of other transactions. A test asserts what they
+    /// are, and may then roll back:
     ///
     /// ```no_run
     /// # use outbox_core::Message;
@@ -48,22 +49,28 @@ impl Outbox {
         let file: String = sqlx::query_scalar(include_str!("../sql/database_file.sql"))
             .fetch_one(&mut *conn)
             .await?;
-        let committed = match file.is_empty() {
-            true => 0,
+        let (position, number) = match file.is_empty() {
+            true => (0, 0),
             false => self.last_committed(&file).await?,
         };
         let rows = sqlx::query(self.sql(include_str!("../sql/enqueued.sql")))
             .persistent(false)
-            .bind(committed)
+            .bind(position)
+            .bind(number)
             .fetch_all(conn)
             .await?;
-        let message = |row| decode(row).map_err(|reason| sqlx::Error::Decode(reason.into()));
+        let message = |row: &SqliteRow| {
+            let message = decode(row).map_err(|reason| sqlx::Error::Decode(reason.into()))?;
+            let delay = Duration::from_micros(unsigned(row.try_get(7)?));
+            let delayed = message.with_deliver_after(delay);
+            delayed.map_err(|error| sqlx::Error::Decode(error.into()))
+        };
         rows.iter().map(message).collect()
     }
 
-    /// The last position of a transaction that has ended. All behind it are those of the one that writes: there is
-    /// no other.
-    async fn last_committed(&self, file: &str) -> Result<i64, sqlx::Error> {
+    /// The last position, and the last number of a delayed message, of a transaction that has ended. All behind them
+    /// are those of the one that writes: there is no other.
+    async fn last_committed(&self, file: &str) -> Result<(i64, i64), sqlx::Error> {
         let mut conn = SqliteConnectOptions::new()
             .filename(file)
             .read_only(true)
@@ -71,11 +78,11 @@ impl Outbox {
             .disable_statement_logging()
             .connect()
             .await?;
-        let last = sqlx::query_scalar(self.sql(include_str!("../sql/last_position.sql")))
-            .fetch_optional(&mut conn)
-            .await?;
+        let last: (Option<i64>, Option<i64>) =
+            sqlx::query_as(self.sql(include_str!("../sql/last_position.sql")))
+                .fetch_one(&mut conn)
+                .await?;
         conn.close().await?;
-        // There is none before the first message.
-        Ok(last.unwrap_or(0))
+        Ok((last.0.unwrap_or(0), last.1.unwrap_or(0)))
     }
 }

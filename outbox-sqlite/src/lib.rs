@@ -40,6 +40,7 @@
 
 mod admin;
 mod claim;
+mod delays;
 mod enqueue;
 mod enqueued;
 mod inbox;

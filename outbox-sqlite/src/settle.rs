@@ -262,7 +262,7 @@ impl Shared {
 }
 
 /// Runs a statement with a JSON array, unless that is empty. How many rows it changed.
-async fn run<T: Clone + Into<Value>>(
+pub(crate) async fn run<T: Clone + Into<Value>>(
     statement: &Statement,
     rows: &[T],
     conn: &mut SqliteConnection,

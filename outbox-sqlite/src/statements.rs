@@ -29,6 +29,10 @@ macro_rules! statements {
 
 statements!(
     poll,
+    delayed_next,
+    delayed_due,
+    deliver_due,
+    deliver_due_remove,
     due_lines,
     read_due,
     read_hot,

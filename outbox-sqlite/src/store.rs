@@ -10,6 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     /// Empty after an error and after a call that was dropped half-way: then a new one is opened.
     pub(crate) reader: Mutex<Option<SqliteConnection>>,
     pub(crate) writer: Mutex<Option<SqliteConnection>>,
+    /// Delayed messages are being enqueued.
+    pub(crate) moving: AtomicBool,
     _lock: RelayLock,
 }
 
@@ -161,6 +164,7 @@ impl Outbox {
                 connect,
                 reader: Mutex::new(None),
                 writer: Mutex::new(Some(conn)),
+                moving: AtomicBool::new(false),
                 _lock: lock,
             }),
         })

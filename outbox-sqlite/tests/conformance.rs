@@ -67,6 +67,7 @@ impl OpenStore for Open {
             waiting: number(counts.waiting),
             parked: number(counts.parked),
             dead: number(counts.dead),
+            delayed: number(counts.delayed),
         }
     }
 
@@ -94,6 +95,11 @@ impl OpenStore for Open {
         let ids = DeadFilter::ids(ids.iter().copied());
         let discard = self.fixture.outbox.discard(&self.fixture.pool, ids);
         discard.finish().await.unwrap();
+    }
+
+    async fn cancel(&self, id: Uuid) -> bool {
+        let mut conn = self.fixture.pool.acquire().await.unwrap();
+        self.fixture.outbox.cancel(&mut conn, id).await.unwrap()
     }
 
     async fn close(self: Box<Self>) {

@@ -14,12 +14,14 @@ use support::{Fixture, deliver, limits, message};
 
 /// Statements that look at everything because that is what they are for, or at the first rows up to a
 /// bound; and parts of statements, which stand in those.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 10] = [
     "counts.sql",
     "gauges.sql",
     "status_keys.sql",
     "status_topics.sql",
     "paused.sql",
+    "delayed.sql",
+    "delayed_next.sql",
     "dead_find.sql",
     "dead_matches.sql",
     "keys_found.sql",

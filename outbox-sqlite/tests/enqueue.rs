@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use outbox_core::admin::DeadFilter;
 use outbox_core::testing::assert_enqueued;
 use outbox_core::{Message, Store as _};
@@ -199,6 +201,41 @@ async fn a_transaction_shows_what_it_has_enqueued() {
         let mut conn = f.pool.acquire().await.unwrap();
         assert_enqueued(&f.outbox.enqueued(&mut conn).await.unwrap(), &[]);
     }
+}
+
+#[tokio::test]
+async fn delayed_messages_are_seen() {
+    let f = Fixture::new().await;
+    let delayed = |text: &str, hours: u64| {
+        let delay = Duration::from_secs(3_600 * hours) + Duration::from_micros(1);
+        message("k", text).with_deliver_after(delay).unwrap()
+    };
+    f.enqueue(&[delayed("before", 3)]).await;
+    let all = [delayed("2", 2), message("k", "0"), delayed("1", 1)];
+    let mut tx = f.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    f.outbox.enqueue_all(&mut tx, &all).await.unwrap();
+    let expected = [1, 0, 2].map(|nth: usize| all[nth].clone());
+    assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &expected);
+    tx.commit().await.unwrap();
+
+    let list = f.outbox.delayed(&f.pool, 2).await.unwrap();
+    let listed: Vec<_> = list.messages.iter().map(|listed| listed.id).collect();
+    assert_eq!(
+        (&listed[..], list.more),
+        (&[all[2].id(), all[0].id()][..], true)
+    );
+    let due = list.messages[0]
+        .deliver_at
+        .duration_since(list.now)
+        .unwrap();
+    assert!(
+        due.abs_diff(Duration::from_secs(3_600)) < Duration::from_secs(60),
+        "{due:?}"
+    );
+    let status = f.outbox.status(&f.pool).await.unwrap();
+    assert_eq!((status.delayed.number(), status.waiting.number()), (3, 1));
+    assert_eq!(status.next_delayed, Some(list.messages[0].deliver_at));
+    assert_eq!(f.outbox.gauges(&f.pool).await.unwrap().delayed.number(), 3);
 }
 
 #[tokio::test]

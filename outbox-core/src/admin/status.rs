@@ -57,6 +57,8 @@ pub struct Status {
     pub parked: Count,
     /// Messages that were given up.
     pub dead: Count,
+    /// Messages that were enqueued with a delay, and did not become due yet.
+    pub delayed: Count,
     /// Keys that are held up behind a message that was set aside. A message without a key is one.
     pub held_keys: Count,
     /// Those of them that wait for a decision about a dead message.
@@ -69,6 +71,8 @@ pub struct Status {
     pub oldest_held: Option<SystemTime>,
     /// When the next key is due; `None`: none will be, or it was not found within a second.
     pub next_due: Option<SystemTime>,
+    /// When the next delayed message is due; `None`: none is delayed, or it was not found within a second.
+    pub next_delayed: Option<SystemTime>,
     /// Whether everything was found in time.
     pub complete: bool,
     /// How the messages spread over topics, those with the most messages first. Of a place whose count
@@ -96,6 +100,8 @@ pub struct Gauges {
     pub parked: Count,
     /// Messages that were given up.
     pub dead: Count,
+    /// Messages that were enqueued with a delay, and did not become due yet.
+    pub delayed: Count,
     /// Keys that are held up behind a message that was set aside. A message without a key is one.
     pub held_keys: Count,
     /// Those of them that wait for a decision about a dead message.
@@ -251,11 +257,13 @@ mod tests {
             waiting: Count::Exact(0),
             parked: Count::Exact(0),
             dead: Count::Exact(0),
+            delayed: Count::Exact(0),
             held_keys: Count::Exact(0),
             halted_keys: Count::Exact(0),
             oldest_waiting: None,
             oldest_held: None,
             next_due: None,
+            next_delayed: None,
             topics: Vec::new(),
             complete: true,
             more_topics: false,

@@ -65,6 +65,8 @@ pub struct MemoryCounts {
     pub parked: usize,
     /// Those given up.
     pub dead: usize,
+    /// Those that are not due yet for the first time, or were not moved to the waiting since.
+    pub delayed: usize,
 }
 
 /// A message that was given up, from [`MemoryStore::dead`].
@@ -93,6 +95,7 @@ impl MemoryStore {
         MemoryTransaction {
             store: self.clone(),
             messages: Vec::new(),
+            delayed: Vec::new(),
         }
     }
 
@@ -107,8 +110,12 @@ impl MemoryStore {
 
     /// How many messages are in which place. Looks at every message.
     pub fn counts(&self) -> MemoryCounts {
-        let mut counts = MemoryCounts::default();
-        for entry in self.lock().messages.values() {
+        let state = self.lock();
+        let mut counts = MemoryCounts {
+            delayed: state.delayed.len(),
+            ..MemoryCounts::default()
+        };
+        for entry in state.messages.values() {
             match entry.place {
                 Place::Waiting => counts.waiting += 1,
                 Place::Parked { .. } => counts.parked += 1,
@@ -157,6 +164,18 @@ impl MemoryStore {
         self.decide(ids, |state, position, _| state.remove(position))
     }
 
+    /// Drops delayed messages that did not become due yet. Gives the number of those that were delayed. Looks
+    /// at every delayed message.
+    pub fn cancel(&self, ids: &[Uuid]) -> usize {
+        let mut state = self.lock();
+        state.deliver_due(Instant::now());
+        let before = state.delayed.len();
+        state
+            .delayed
+            .retain(|_, message| !ids.contains(&message.id()));
+        before - state.delayed.len()
+    }
+
     fn decide(&self, ids: &[Uuid], mut decision: impl FnMut(&mut State, u64, Instant)) -> usize {
         let now = Instant::now();
         let ids: BTreeSet<&Uuid> = ids.iter().collect();
@@ -202,37 +221,39 @@ impl fmt::Debug for MemoryStore {
 pub struct MemoryTransaction {
     store: MemoryStore,
     messages: Vec<(u64, Message)>,
+    delayed: Vec<((Instant, u64), Message)>,
 }
 
 impl MemoryTransaction {
-    /// Enqueues one message.
+    /// Enqueues one message. A delay counts from now, not from the commit.
     pub fn enqueue(&mut self, message: &Message) {
         let mut state = self.store.lock();
         state.drawn += 1;
-        self.messages.push((state.drawn, message.clone()));
+        let number = state.drawn;
+        match message.deliver_after() {
+            Duration::ZERO => self.messages.push((number, message.clone())),
+            delay => {
+                let due = later(Instant::now(), delay);
+                self.delayed.push(((due, number), message.clone()));
+            }
+        }
     }
 
-    /// What it has enqueued so far, in order: for [`assert_enqueued`](crate::testing::assert_enqueued).
+    /// What it has enqueued so far, in order and the delayed messages last: for
+    /// [`assert_enqueued`](crate::testing::assert_enqueued).
     pub fn enqueued(&self) -> Vec<Message> {
-        let messages = self.messages.iter();
-        messages.map(|(_, message)| message.clone()).collect()
+        let messages = self.messages.iter().map(|(_, message)| message);
+        let delayed = self.delayed.iter().map(|(_, message)| message);
+        messages.chain(delayed).cloned().collect()
     }
 
     /// Makes the messages visible, all at once.
     pub fn commit(self) {
         let mut state = self.store.lock();
         for (position, message) in self.messages {
-            let entry = Entry {
-                message,
-                parked: 0,
-                failures: 0,
-                place: Place::Waiting,
-            };
-            let line = entry.line(position);
-            state.messages.insert(position, entry);
-            state.line(&line).positions.insert(position);
-            state.index(&line);
+            state.insert(position, message);
         }
+        state.delayed.extend(self.delayed);
         drop(state);
         self.store.shared.changed.notify_waiters();
     }
@@ -329,7 +350,10 @@ const HOLD_MARGIN: Duration = Duration::from_secs(1);
 struct State {
     /// The last position that was given out.
     drawn: u64,
-    /// Every message by its position. One map and one place each, so that none is in two.
+    /// Messages that wait for their time, by it and by when they were enqueued. They have no place in an
+    /// order yet.
+    delayed: BTreeMap<(Instant, u64), Message>,
+    /// Every other message by its position. One map and one place each, so that none is in two.
     messages: BTreeMap<u64, Entry>,
     lines: HashMap<LineId, Line>,
     /// The lines that a claim may take from now, by the position of their front.
@@ -416,6 +440,32 @@ impl State {
         self.lines.entry(id.clone()).or_default()
     }
 
+    fn insert(&mut self, position: u64, message: Message) {
+        let entry = Entry {
+            message,
+            parked: 0,
+            failures: 0,
+            place: Place::Waiting,
+        };
+        let line = entry.line(position);
+        self.messages.insert(position, entry);
+        self.line(&line).positions.insert(position);
+        self.index(&line);
+    }
+
+    /// Enqueues the delayed messages that are due, at the end of the order.
+    fn deliver_due(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry()
+            && first.key().0 <= now
+        {
+            // What a broker gets, and a store gives back, has no delay.
+            let mut message = first.remove();
+            message.clear_delay();
+            self.drawn += 1;
+            self.insert(self.drawn, message);
+        }
+    }
+
     /// Lists a line where its front belongs, after any change to it.
     fn index(&mut self, id: &LineId) {
         let Some(line) = self.lines.get_mut(id) else {
@@ -453,8 +503,9 @@ impl State {
     /// When, of itself, something may become claimable.
     fn next_change(&self) -> Option<Instant> {
         let due = self.later.first().map(|(due, _)| *due);
+        let delayed = self.delayed.first_key_value().map(|((due, _), _)| *due);
         let overdue = self.claims.values().map(|held| held.until).min();
-        due.into_iter().chain(overdue).min()
+        due.into_iter().chain(delayed).chain(overdue).min()
     }
 
     fn claim(
@@ -463,6 +514,7 @@ impl State {
         now: Instant,
     ) -> Option<(u64, Vec<u64>, Vec<Claimed>)> {
         self.take_away_overdue(now);
+        self.deliver_due(now);
         self.list_what_became_due(now);
         let mut positions = Vec::new();
         let mut claimed = Vec::new();
@@ -659,6 +711,32 @@ mod tests {
         assert!(state.ready.is_empty());
         assert!(state.later.is_empty());
         assert!(state.claims.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delayed_message_ends_the_wait_when_it_is_due() {
+        let store = MemoryStore::new();
+        let delay = Duration::from_secs(3_600);
+        let delayed = message("a").with_deliver_after(delay).unwrap();
+        let other = message("a").with_deliver_after(delay).unwrap();
+        store.enqueue(&[delayed.clone(), other.clone()]);
+        assert_eq!(store.counts().delayed, 2);
+        assert_eq!(store.cancel(&[other.id(), other.id()]), 1);
+        let limits = ClaimLimits {
+            wait: delay * 2,
+            ..LIMITS
+        };
+        let start = Instant::now();
+        let claim = store.claim(&limits).await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), delay);
+        assert_eq!(store.cancel(&[delayed.id()]), 0, "it is due");
+        let [claimed] = claim.messages() else {
+            panic!("{} messages", claim.messages().len());
+        };
+        assert_eq!(claimed.message.id(), delayed.id());
+        assert_eq!(claimed.message.deliver_after(), Duration::ZERO);
+        claim.settle(vec![Outcome::Delivered]).await.unwrap();
+        assert_eq!(store.counts(), MemoryCounts::default());
     }
 
     #[tokio::test(start_paused = true)]

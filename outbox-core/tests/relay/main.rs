@@ -29,6 +29,7 @@ const NOTHING_LEFT: MemoryCounts = MemoryCounts {
     waiting: 0,
     parked: 0,
     dead: 0,
+    delayed: 0,
 };
 
 fn message(key: &str) -> Message {

@@ -54,6 +54,10 @@ struct HeldKeys {
     since: Option<i64>,
 }
 
+/// When the oldest waiting message was enqueued, and when the next key and the next delayed message are due, in
+/// microseconds.
+type NextTimes = (Option<i64>, Option<i64>, Option<i64>);
+
 impl Table {
     /// The part of its pages that is read, in percent.
     fn percent(&self) -> f32 {
@@ -112,6 +116,9 @@ impl Outbox {
             by_topic[place] = topics;
         }
         let (topics, more_topics) = TopicCounts::list(by_topic, TOPICS);
+        let delayed = table("delayed")?;
+        let (number, _) = self.topics(&mut tx, "delayed", delayed).await?;
+        let delayed = delayed.count(number);
 
         let keys = self.count_held(&mut tx, KEYS).await?;
         let lanes = self.lanes(&mut tx).await?;
@@ -123,17 +130,19 @@ impl Outbox {
         tx.rollback().await?;
 
         let message = table("message")?;
-        let (oldest_waiting, next_due) = next.unwrap_or_default();
+        let (oldest_waiting, next_due, next_delayed) = next.unwrap_or_default();
         Ok(Status {
             now: time(now),
             waiting: counts[0],
             parked: counts[1],
             dead: counts[2],
+            delayed,
             held_keys: keys.held,
             halted_keys: keys.halted,
             oldest_waiting: oldest_waiting.map(time),
             oldest_held: keys.since.map(time),
             next_due: next_due.map(time),
+            next_delayed: next_delayed.map(time),
             complete: next.is_some(),
             topics,
             more_topics,
@@ -184,10 +193,11 @@ impl Outbox {
             waiting: count("message")?,
             parked: count("parked")?,
             dead: count("dead")?,
+            delayed: count("delayed")?,
             held_keys: keys.held,
             halted_keys: keys.halted,
             oldest_waiting: next
-                .and_then(|(oldest, _)| oldest)
+                .and_then(|(oldest, ..)| oldest)
                 .map(|at| micros(now - at)),
             oldest_held: keys.since.map(|at| micros(now - at)),
             lanes_held: Some(unsigned(rest.try_get(0)?)),
@@ -315,11 +325,8 @@ impl Outbox {
             .collect()
     }
 
-    /// The oldest waiting message and the next due key; `None`: not found in time.
-    async fn next(
-        &self,
-        conn: &mut PgConnection,
-    ) -> Result<Option<(Option<i64>, Option<i64>)>, sqlx::Error> {
+    /// The oldest waiting message, the next due key and the next delayed message; `None`: not found in time.
+    async fn next(&self, conn: &mut PgConnection) -> Result<Option<NextTimes>, sqlx::Error> {
         sqlx::raw_sql(BY_INDEX).execute(&mut *conn).await?;
         let next = sqlx::query_as(self.sql(include_str!("../../sql/status_next.sql")))
             .persistent(false)

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use outbox_core::{Message, Uuid};
@@ -34,6 +35,9 @@ pub(crate) struct Arguments {
     /// The message id, instead of a new one
     #[arg(long)]
     id: Option<Uuid>,
+    /// Deliver it so much later, as in `90s` or `2h`
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    deliver_after: Option<Duration>,
 }
 
 fn header(text: &str) -> Result<(String, String), &'static str> {
@@ -58,6 +62,9 @@ fn message(arguments: Arguments) -> Result<Message, Failure> {
     }
     if let Some(id) = arguments.id {
         builder = builder.id(id);
+    }
+    if let Some(delay) = arguments.deliver_after {
+        builder = builder.deliver_after(delay);
     }
     let message = if arguments.tombstone {
         builder.tombstone()

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use outbox_core::admin::{
-    DeadContent, DeadFilter, DeadPage, Decided, Finding, Gauges, KeyFilter, KeyPage, PausedTopic,
-    Resumed, Retried, Status,
+    DeadContent, DeadFilter, DeadPage, Decided, DelayedList, Finding, Gauges, KeyFilter, KeyPage,
+    PausedTopic, Resumed, Retried, Status,
 };
 use outbox_core::{TopicPattern, Uuid};
 use tokio::time::timeout;
@@ -153,6 +153,18 @@ impl Store {
 
     pub(crate) async fn paused(&self) -> Result<Vec<PausedTopic>, Failure> {
         each!(Store, self, store => look(store.outbox.paused(&store.pool)).await)
+    }
+
+    pub(crate) async fn delayed(&self, most: u32) -> Result<DelayedList, Failure> {
+        each!(Store, self, store => look(store.outbox.delayed(&store.pool, most)).await)
+    }
+
+    /// Drops a delayed message; whether there was one.
+    pub(crate) async fn cancel(&self, id: Uuid) -> Result<bool, Failure> {
+        each!(Store, self, store => look(async {
+            let mut conn = store.pool.acquire().await?;
+            store.outbox.cancel(&mut conn, id).await
+        }).await)
     }
 
     pub(crate) async fn doctor(&self) -> Result<Vec<Finding>, Failure> {

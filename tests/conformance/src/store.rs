@@ -33,6 +33,7 @@
 //! #       async fn dead(&self) -> Vec<Dead> { Vec::new() }
 //! #       async fn replay(&self, _ids: &[Uuid]) {}
 //! #       async fn discard(&self, _ids: &[Uuid]) {}
+//! #       async fn cancel(&self, _id: Uuid) -> bool { false }
 //!     }
 //! #   struct Begun(MemoryTransaction);
 //! #   #[async_trait]
@@ -52,7 +53,7 @@
 //! looked for after all that must happen has.
 //!
 //! Where to read next: the cases, by what they are about: [`claiming`], [`visibility`], [`settling`],
-//! [`parking`], [`giving_up`], [`content`], [`concurrency`].
+//! [`delaying`], [`parking`], [`giving_up`], [`content`], [`concurrency`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -68,6 +69,7 @@ mod kit;
 pub mod claiming;
 pub mod concurrency;
 pub mod content;
+pub mod delaying;
 pub mod giving_up;
 pub mod parking;
 pub mod settling;
@@ -110,6 +112,9 @@ pub trait OpenStore: Send + Sync + 'static {
     /// Drops dead messages; ids that are not dead are passed over.
     async fn discard(&self, ids: &[Uuid]);
 
+    /// Drops a delayed message in a transaction of its own; whether there was one.
+    async fn cancel(&self, id: Uuid) -> bool;
+
     /// How long a case waits for what must happen before it fails.
     fn patience(&self) -> Duration {
         Duration::from_secs(15)
@@ -122,7 +127,7 @@ pub trait OpenStore: Send + Sync + 'static {
 /// A transaction of the application.
 #[async_trait]
 pub trait Transaction: Send {
-    /// Enqueues a message; its position is drawn now.
+    /// Enqueues a message; its position is drawn now, or its delay begins.
     async fn enqueue(&mut self, message: &Message);
 
     /// Commits.
@@ -142,6 +147,8 @@ pub struct Counts {
     pub parked: usize,
     /// Those given up.
     pub dead: usize,
+    /// Those that were enqueued with a delay and did not become due yet.
+    pub delayed: usize,
 }
 
 /// A message that was given up.
@@ -235,6 +242,15 @@ macro_rules! __store_cases {
             visibility::a_late_commit_comes_before_what_was_enqueued_after_it;
             visibility::a_commit_during_a_claim_keeps_the_order;
             visibility::a_transaction_keeps_the_order_of_its_statements;
+
+            delaying::a_delayed_message_comes_when_it_is_due;
+            delaying::a_delayed_message_holds_nothing_up;
+            delaying::delayed_messages_come_in_the_order_of_their_times;
+            delaying::what_is_enqueued_after_a_message_was_due_comes_after_it;
+            delaying::a_rolled_back_delay_never_comes;
+            delaying::a_delay_that_commits_late_is_delivered;
+            delaying::a_cancelled_message_never_comes;
+            delaying::many_claimers_get_a_delayed_message_once;
 
             settling::each_message_gets_its_own_outcome;
             settling::each_message_of_one_key_gets_its_own_outcome;

@@ -464,14 +464,15 @@ pub(super) fn schema(schema: &str, facts: &SchemaFacts) -> Vec<Finding> {
                 ),
             )
         },
-        if facts.triggers == 4 {
+        if facts.triggers == 7 {
             triggers.fine("all are on")
         } else {
             triggers.problem(
                 "a trigger is missing or off, as a restore with --disable-triggers may leave it",
                 format!(
                     "ALTER TABLE {schema}.message ENABLE TRIGGER USER; \
-                     ALTER TABLE {schema}.blocked ENABLE TRIGGER USER"
+                     ALTER TABLE {schema}.blocked ENABLE TRIGGER USER; \
+                     ALTER TABLE {schema}.delayed ENABLE TRIGGER USER"
                 ),
             )
         },
@@ -655,13 +656,13 @@ mod tests {
             cache: Some(1),
             increment: Some(1),
             cycle: Some(false),
-            triggers: 4,
+            triggers: 7,
             lanes: 64,
             waiting: false,
         };
         assert_eq!(findings(&facts), [Severity::Fine; 3]);
         facts.cache = Some(20);
-        facts.triggers = 3;
+        facts.triggers = 6;
         facts.lanes = 63;
         assert_eq!(findings(&facts), [Severity::Problem; 3]);
     }

@@ -20,6 +20,8 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> Value {
         "oldest_waiting_seconds": seconds(status.oldest_waiting_age()),
         "parked": count(status.parked),
         "dead": count(status.dead),
+        "delayed": count(status.delayed),
+        "next_delayed": optional_time(status.next_delayed),
         "held_keys": count(status.held_keys),
         "halted_keys": count(status.halted_keys),
         "longest_held_seconds": seconds(status.oldest_held_age()),

@@ -56,6 +56,15 @@ fn numbers(text: &mut String, status: &Status, earlier: Option<&Status>) {
     );
     row("parked", approximate(status.parked), parked(status));
     row("dead", approximate(status.dead), String::new());
+    if status.delayed != Count::Exact(0) {
+        row(
+            "delayed",
+            approximate(status.delayed),
+            status.next_delayed.map_or_else(String::new, |due| {
+                format!("the next is due {}", from_now(due, status.now))
+            }),
+        );
+    }
     if let Some(relays) = &status.relays {
         row(
             "relays",
@@ -85,12 +94,16 @@ fn parked(status: &Status) -> String {
         remark += &format!(", {} of them halted", approximate(status.halted_keys));
     }
     if let Some(due) = status.next_due {
-        remark += &match due.duration_since(status.now) {
-            Ok(wait) => format!("; next try in {}", span(wait)),
-            Err(_) => "; next try now".to_owned(),
-        };
+        remark += &format!("; next try {}", from_now(due, status.now));
     }
     remark
+}
+
+fn from_now(due: SystemTime, now: SystemTime) -> String {
+    match due.duration_since(now) {
+        Ok(wait) => format!("in {}", span(wait)),
+        Err(_) => "now".to_owned(),
+    }
 }
 
 fn relays_seen(relays: &[RelaySeen], status: &Status) -> String {
@@ -251,6 +264,8 @@ mod tests {
             false,
         );
         look.status.dead = Count::About(31_000);
+        look.status.delayed = Count::Exact(2_048);
+        look.status.next_delayed = Some(look.status.now + std::time::Duration::from_secs(62));
         look.status.lanes = (0..64)
             .map(|lane| Lane {
                 lane,
@@ -276,6 +291,7 @@ mod tests {
              waiting    1,204  the oldest for 4 s\n\
              parked        13  behind 1 key; next try in 2 s\n\
              dead     ~31,000\n\
+             delayed    2,048  the next is due in 1 min\n\
              relays         1  5 connections, 4 of 64 lanes held\n\
              rate              120/s in, 119/s out\n\
              \n\

@@ -201,6 +201,10 @@ pub(crate) fn sentence(verdict: Verdict, look: &Look) -> String {
         Verdict::Paused => format!("{}, all of paused topics", keys()),
         Verdict::Moving => format!("on the way: {}{oldest}", messages(status.waiting)),
         Verdict::Dead => format!("nothing waits; given up: {}", messages(status.dead)),
+        Verdict::Idle if status.delayed.number() > 0 => format!(
+            "nothing is due, nothing is held up, nothing is dead; delayed: {}",
+            messages(status.delayed)
+        ),
         Verdict::Idle => "nothing waits, nothing is held up, nothing is dead".to_owned(),
     }
 }
@@ -304,11 +308,13 @@ pub(in crate::commands) mod tests {
                 waiting: Count::Exact(0),
                 parked: Count::Exact(0),
                 dead: Count::Exact(0),
+                delayed: Count::Exact(0),
                 held_keys: Count::Exact(0),
                 halted_keys: Count::Exact(0),
                 oldest_waiting: None,
                 oldest_held: None,
                 next_due: None,
+                next_delayed: None,
                 topics: Vec::new(),
                 complete: true,
                 more_topics: false,

@@ -110,6 +110,10 @@ impl Outbox {
         self.open.discard(&[message.id()]).await;
     }
 
+    pub(super) async fn cancel(&self, id: Uuid) -> bool {
+        self.open.cancel(id).await
+    }
+
     /// One call, which must come back in time and without an error.
     pub(super) async fn claim(&self, limits: &ClaimLimits) -> Option<Box<dyn Claim>> {
         let claim = in_time(

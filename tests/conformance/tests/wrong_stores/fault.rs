@@ -24,6 +24,11 @@ pub(crate) enum Fault {
     /// A frozen worker keeps its messages.
     HoldsForEver,
 
+    // Delays.
+    IgnoresTheDelay,
+    /// Says that it has dropped a message, and drops none.
+    CancelsNothing,
+
     // Visibility.
     ReadsUncommitted,
     CommitsRollbacks,

@@ -26,6 +26,7 @@ faults! {
         a_commit_ends_the_wait: "a commit did not end the wait",
     }
     WakesOnCommitsOnly {
+        a_delayed_message_comes_when_it_is_due: "a delayed message did not end the wait",
         a_due_message_ends_the_wait: "a due message did not end the wait",
         the_end_of_another_claim_ends_the_wait: "the end of a claim did not end the wait",
     }
@@ -55,15 +56,26 @@ faults! {
         an_overdue_claim_is_taken_away: "an overdue claim kept its messages",
     }
 
+    IgnoresTheDelay {
+        a_delayed_message_comes_when_it_is_due: "of one delayed message",
+        a_delayed_message_holds_nothing_up: "more messages came than there are",
+        delayed_messages_come_in_the_order_of_their_times: "left: [\"d\", \"b\"",
+    }
+    CancelsNothing {
+        a_cancelled_message_never_comes: "it was cancelled",
+    }
+
     ReadsUncommitted {
         uncommitted_is_not_claimed: "came and should not have",
         rolled_back_is_never_claimed: "more messages came than there are",
     }
     CommitsRollbacks {
         rolled_back_is_never_claimed: "more messages came than there are",
+        a_rolled_back_delay_never_comes: "left: [\"rolled back\"]",
     }
     LosesLateCommits {
         a_late_commit_is_delivered: "0 of 1 messages came in time",
+        a_delay_that_commits_late_is_delivered: "0 of 1 messages came in time",
         a_late_commit_comes_before_what_was_enqueued_after_it: "1 of 2 messages came in time: [\"after\"]",
     }
     SweepsForLateCommits {
@@ -76,6 +88,7 @@ faults! {
     }
     LosesCommitsDuringAClaim {
         a_commit_during_a_claim_keeps_the_order: "1 of 3 messages came in time",
+        what_is_enqueued_after_a_message_was_due_comes_after_it: "1 of 2 messages came in time",
     }
     ReversesTransactions {
         a_transaction_keeps_the_order_of_its_statements: "got [\"49\", \"48\"",
@@ -96,6 +109,7 @@ faults! {
     }
     LosesSomeSettles {
         many_claimers_settle_each_message_once: " times",
+        many_claimers_get_a_delayed_message_once: "how often",
     }
     CountsReleases {
         released_changes_nothing: "parked and failures of \"first\"",
@@ -201,7 +215,7 @@ faults! {
         given_ids_come_back_unchanged: "never came",
     }
     DropsHeadersOfTheDead {
-        set_aside_comes_back_unchanged: "headers: Headers({}) }",
+        set_aside_comes_back_unchanged: "headers: Headers({}), deliver_after",
     }
 }
 

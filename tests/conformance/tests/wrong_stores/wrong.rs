@@ -107,6 +107,10 @@ impl WrongStore {
                     key.truncate(key.floor_char_boundary(8_191));
                 }
             }),
+            Some(Fault::IgnoresTheDelay) => message
+                .clone()
+                .with_deliver_after(Duration::ZERO)
+                .expect("no delay is valid"),
             Some(Fault::ReplacesTheNilId) => rebuilt(message, |parts| {
                 if parts.id.is_nil() {
                     parts.id = Uuid::now_v7();
@@ -248,6 +252,7 @@ impl OpenStore for WrongStore {
             waiting: counts.waiting,
             parked: counts.parked,
             dead: counts.dead,
+            delayed: counts.delayed,
         }
     }
 
@@ -288,6 +293,10 @@ impl OpenStore for WrongStore {
                 self.inner.replay(ids);
             }
         }
+    }
+
+    async fn cancel(&self, id: Uuid) -> bool {
+        self.is(Fault::CancelsNothing) || self.inner.cancel(&[id]) > 0
     }
 
     async fn discard(&self, ids: &[Uuid]) {

@@ -1,0 +1,2 @@
+-- In the caller's transaction.
+SELECT {schema}.cancel($1)

@@ -1,0 +1,2 @@
+-- Drops a delayed message.
+DELETE FROM {prefix}delayed WHERE id = ?1
