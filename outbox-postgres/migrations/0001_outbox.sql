@@ -228,6 +228,15 @@ BEGIN
         RETURN;
     END IF;
     clock := clock_timestamp();
+    -- An insert of nothing would wake every relay that sleeps, this one too.
+    PERFORM FROM {schema}.delayed AS d
+      WHERE (d.deliver_at, d.number) > (since, since_number) AND d.deliver_at < least(before, clock)
+      ORDER BY d.deliver_at, d.number
+      LIMIT 1;
+    IF NOT FOUND THEN
+        messages := 0;
+        RETURN;
+    END IF;
     WITH due AS MATERIALIZED (
         SELECT d.ctid AS place, d.deliver_at, d.number,
                octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0) AS bytes
@@ -384,14 +393,14 @@ CREATE TABLE {schema}.delivered_other PARTITION OF {schema}.delivered DEFAULT;
 -- Makes the partitions of today and the next two days, and drops those that are older as a whole. For the relay,
 -- which need not own them. One process at a time does it; the others have nothing to do. While somebody reads a
 -- day, it cannot be dropped, and while somebody reads the last partition, none can be made. Whoever inserts waits
--- behind a drop, so that waits only a moment. False: try again later. A partition is attached, and not made where it
--- is to be, since that would wait for who inserts, too.
+-- behind a drop, so that waits only a moment. False: there may be more to do, in a while. A partition is attached, and
+-- not made where it is to be, since that would wait for who inserts, too.
 CREATE FUNCTION {schema}.keep_delivered(age interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 SET timezone = 'UTC' AS $$
 DECLARE
     today date := clock_timestamp()::date;
-    oldest date := (clock_timestamp() - age)::date;
+    oldest text := 'delivered_' || to_char(clock_timestamp() - age, 'YYYYMMDD');
     day date;
     name text;
     done boolean := true;
@@ -415,23 +424,26 @@ BEGIN
             END;
         END IF;
     END LOOP;
-    FOR name IN
-        SELECT child.relname
-          FROM pg_inherits
-          JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
-         WHERE pg_inherits.inhparent = '{schema}.delivered'::regclass
-           AND child.relname ~ '^delivered_[0-9]{8}$'
-           AND to_date(right(child.relname, 8), 'YYYYMMDD') < oldest
-    LOOP
-        BEGIN
-            EXECUTE format('DROP TABLE {schema}.%I', name);
-        EXCEPTION WHEN lock_not_available THEN
-            done := false;
-        END;
-    END LOOP;
     DELETE FROM {schema}.delivered_other
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.delivered_other
                               WHERE delivered_at < clock_timestamp() - age LIMIT 10000));
+    -- One at a time and at the end, since the lock stays until then.
+    SELECT child.relname
+      INTO name
+      FROM pg_inherits
+      JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+     WHERE pg_inherits.inhparent = '{schema}.delivered'::regclass
+       AND child.relname ~ '^delivered_[0-9]{8}$' AND child.relname < oldest
+     ORDER BY child.relname
+     LIMIT 1;
+    IF FOUND THEN
+        done := false;
+        BEGIN
+            EXECUTE format('DROP TABLE {schema}.%I', name);
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END IF;
     RETURN done;
 END
 $$;

@@ -6,7 +6,7 @@
 //!
 //! A transaction that stays open for longer than its message is delayed commits below the floor. The floor is
 //! kept a second behind for it, and when any transaction has ended since, which snapshots tell, a *pass* goes over
-//! what lies below: at most once a second and a twentieth of the time, and every half minute where none are used. Usually that is one short call. Where
+//! what lies below: at most once a second and a twentieth of the time, and every minute where none are used. Usually that is one short call. Where
 //! it takes too long, behind a great many entries that vacuum may not remove, it goes in slices of time.
 //!
 //! What a session failed with is not forgotten here: a server that took a move back gives its rows to the next
@@ -24,7 +24,7 @@ const LAG: i64 = 1_000_000;
 const EVERY: Duration = Duration::from_secs(1);
 /// And where no delayed message was seen for this long: an idle relay sends next to nothing.
 const UNUSED: Duration = Duration::from_secs(60);
-const EVERY_UNUSED: Duration = Duration::from_secs(30);
+const EVERY_UNUSED: Duration = Duration::from_secs(60);
 /// A call of a pass that took a second is followed by so many seconds without one.
 const REST: u32 = 20;
 /// A call of a pass that takes longer is cut off, and the next one is for a shorter time.

@@ -66,8 +66,9 @@ impl Shared {
         }
         match self.make_and_drop_days(age).await {
             Ok(true) => self.turn(Turn::done),
-            Ok(false) => tracing::warn!(
-                "somebody reads the delivered messages, so that days are not made or dropped; tried again in a minute"
+            // A day was dropped and there may be another, or somebody reads what is to be dropped or made.
+            Ok(false) => tracing::info!(
+                "days of delivered messages are left to make or to drop, in a minute"
             ),
             Err(error) => tracing::warn!(
                 %error,
@@ -76,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// Whether all was done that was to be.
+    /// Whether nothing is left to do.
     async fn make_and_drop_days(&self, age: Duration) -> Result<bool, SessionError> {
         let mut session = self.session().await?;
         let row = self
