@@ -2,8 +2,8 @@
 //!
 //! The client owns queueing, record batches, repeats and reconnects. What is added here is what the
 //! contract asks: every answer is awaited and reported one by one, a full queue is waited for, a
-//! refusal that was about a neighbour in the record batch is not believed, and a client that has lost its
-//! session, or does not reach the cluster, is replaced.
+//! refusal that was about a neighbour in the record batch is not believed, nor a delivery that only the
+//! client speaks for, and a client that has lost its session, or does not reach the cluster, is replaced.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use outbox_core::{Delivery, Message, PublishError, PublishErrorKind, Publisher, 
 use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
 };
@@ -45,9 +45,11 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 /// A message is confirmed when every in-sync replica of its partition has it. One that gets no
 /// answer within `delivery.timeout.ms` is reported then, plus at most three seconds in which the
 /// cluster is asked whether it is there at all. A failed message is tried again by the relay, not
-/// here, with one exception: brokers refuse a whole record batch for its size or for one record in it,
-/// so what was refused in company is sent once more, each in a record batch of its own, and after it
-/// what was taken of its key meanwhile.
+/// here, with two exceptions. Brokers refuse a whole record batch for its size or for one record in it. And
+/// the client takes a record batch for delivered, without an offset, when a later one of its partition was
+/// taken or the broker calls it a duplicate; but a broker that knows nothing of the client's session, as
+/// after a start, takes a later one first. What was refused in company, or has no offset, is sent once
+/// more, each in a record batch of its own, and after it what was taken of its key meanwhile.
 ///
 /// # Cancellation
 ///
@@ -111,7 +113,7 @@ impl KafkaPublisher {
     }
 
     /// Sends messages through the producer in `slot`, in order, and reports every answer that says
-    /// something about its message. Gives back the others.
+    /// something certain about its message. Gives back the others.
     async fn send<'a>(&self, slot: &Slot, batch: &[Delivery<'a>]) -> Open<'a> {
         let producer = match slot.producer() {
             Ok(producer) => producer,
@@ -218,8 +220,8 @@ struct Open<'a> {
     producer: Option<Arc<Producer>>,
     /// Nobody answered in time.
     silent: Vec<Delivery<'a>>,
-    /// To be sent once more, in this order: what was refused in company, and what came after it in its
-    /// key, whether that was taken or not.
+    /// To be sent once more, in this order: what was refused in company or only presumed to be delivered, and
+    /// what came after it in its key, whether that was taken or not.
     again: Vec<Delivery<'a>>,
     /// The topics and keys of what is sent again.
     keys: HashSet<(&'a str, &'a str)>,
@@ -232,9 +234,9 @@ struct Call<'a, 'b> {
     /// The messages that were sent, by the number of their ticket.
     sent: Vec<Delivery<'a>>,
     answered: usize,
-    answers: mpsc::UnboundedReceiver<(usize, Result<(), RDKafkaErrorCode>)>,
+    answers: mpsc::UnboundedReceiver<(usize, Answer)>,
     /// Cloned into every ticket.
-    sender: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
+    sender: mpsc::UnboundedSender<(usize, Answer)>,
     open: Open<'a>,
 }
 
@@ -298,7 +300,7 @@ impl<'a, 'b> Call<'a, 'b> {
         }
     }
 
-    fn take(&mut self, number: usize, answer: Result<(), RDKafkaErrorCode>) {
+    fn take(&mut self, number: usize, answer: Answer) {
         self.answered += 1;
         let Some(delivery) = self.sent.get(number).copied() else {
             return;
@@ -306,17 +308,19 @@ impl<'a, 'b> Call<'a, 'b> {
         match answer {
             // The client gives the answers of a partition in its order, so an earlier one of the key
             // that is sent again is known by now.
-            Ok(()) if self.open.is_behind(delivery.message()) => self.open.again.push(delivery),
-            Ok(()) => delivery.report(Ok(())),
-            Err(code) if is_silence(code) => self.open.silent.push(delivery),
-            Err(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
-                let message = delivery.message();
-                self.open
-                    .keys
-                    .extend(message.key().map(|key| (message.topic(), key)));
+            Answer::Taken if self.open.is_behind(delivery.message()) => {
                 self.open.again.push(delivery);
             }
-            Err(code) => {
+            Answer::Taken => delivery.report(Ok(())),
+            Answer::Presumed if !self.producer.alone => self.open.send_again(delivery),
+            Answer::Presumed => delivery.report(Err(PublishError::topic_unavailable(
+                "the client takes it for delivered, but no broker has said at which offset",
+            ))),
+            Answer::Refused(code) if is_silence(code) => self.open.silent.push(delivery),
+            Answer::Refused(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
+                self.open.send_again(delivery);
+            }
+            Answer::Refused(code) => {
                 let size = encode(delivery.message()).map_or(0, |record| record.size());
                 delivery.report(Err(PublishError::new(
                     classify(code),
@@ -339,7 +343,15 @@ impl<'a, 'b> Call<'a, 'b> {
     }
 }
 
-impl Open<'_> {
+impl<'a> Open<'a> {
+    /// And what comes after it in its key.
+    fn send_again(&mut self, delivery: Delivery<'a>) {
+        let message = delivery.message();
+        self.keys
+            .extend(message.key().map(|key| (message.topic(), key)));
+        self.again.push(delivery);
+    }
+
     /// Whether an earlier message of its topic and key is sent again, so that it must be too.
     fn is_behind(&self, message: &Message) -> bool {
         !self.keys.is_empty()
@@ -352,7 +364,16 @@ impl Open<'_> {
 /// Goes with a record through the client and comes back with its answer.
 struct Ticket {
     number: usize,
-    answers: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
+    answers: mpsc::UnboundedSender<(usize, Answer)>,
+}
+
+/// What the client says of a record.
+enum Answer {
+    /// The broker has it, and said where.
+    Taken,
+    /// The client takes it for delivered, and no broker has said where it is.
+    Presumed,
+    Refused(RDKafkaErrorCode),
 }
 
 /// Receives what the client has to say.
@@ -386,8 +407,10 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
         let answer = match result {
-            Ok(_) => Ok(()),
-            Err((error, _)) => Err(code(error)),
+            // What a broker has said was stored has an offset. Negative ones stand for none.
+            Ok(record) if record.offset() >= 0 => Answer::Taken,
+            Ok(_) => Answer::Presumed,
+            Err((error, _)) => Answer::Refused(code(error)),
         };
         // The call may have been dropped, and then nobody wants to know.
         let _ = ticket.answers.send((ticket.number, answer));
