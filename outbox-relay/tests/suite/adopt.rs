@@ -126,7 +126,7 @@ fn steps(guide: &str) -> Vec<Step<'_>> {
     // A block is between two fences; every other part is the text around them.
     for (number, part) in guide.split("\n```").enumerate() {
         if number % 2 == 0 {
-            title = part.lines().filter_map(heading).last().unwrap_or(title);
+            title = part.lines().rev().find_map(heading).unwrap_or(title);
             continue;
         }
         let (opening, block) = part.split_once('\n').unwrap();
