@@ -79,7 +79,7 @@ impl<'a> StoppedKeys<'a> {
 pub struct Chains<'a>(Vec<VecDeque<Delivery<'a>>>);
 
 impl<'a> Chains<'a> {
-    /// Parts deliveries by their key.
+    /// Parts deliveries by their key. (Messages without a key are never chained.)
     pub fn new(chained: &[Delivery<'a>]) -> Self {
         let mut places = HashMap::new();
         let mut chains: Vec<VecDeque<Delivery<'a>>> = Vec::new();

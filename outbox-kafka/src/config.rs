@@ -216,19 +216,27 @@ impl Config {
         config
     }
 
-    /// The same with a client that writes nothing of a partition before all that came before it is taken.
+    /// The same with a client that writes nothing of a partition before all that came before it is taken, as far
+    /// as a client can; see `chains.rs`.
     ///
-    /// One request at a time: a broker that has nothing of the client's session would take a second one though
-    /// it had refused the first. Gapless: a refusal ends the client, which sends nothing more. That leaves
-    /// messages whose time is over, so the client never finds that it is: who waits for them ends it instead.
+    /// One request at a time on its way, so that what is refused for now is repeated before the next one goes.
+    /// Gapless: a refusal for good ends the client. Neither holds for messages whose time or number of repeats is
+    /// over, so the client never finds that they are: who waits for them gives the client up instead.
     pub(crate) fn chaining(&self) -> Self {
         let mut config = self.clone();
+        let never = i32::MAX.to_string();
         config
             .client
             .set("max.in.flight.requests.per.connection", "1")
             .set("enable.gapless.guarantee", "true")
-            .set("message.timeout.ms", MAX_DELIVERY_TIMEOUT_MS.to_string());
+            .set("message.timeout.ms", &never)
+            .set("message.send.max.retries", &never);
         config
+    }
+
+    /// Whether the client is one for chains.
+    pub(crate) fn is_chaining(&self) -> bool {
+        self.client.get("enable.gapless.guarantee") == Some("true")
     }
 
     /// Whether every record has a record batch of its own.

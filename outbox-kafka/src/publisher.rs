@@ -49,7 +49,8 @@ const GATHER: usize = 256;
 /// What was reported stays. What was not may still be in the client's queue, and be delivered, until
 /// its delivery timeout has passed: a repeat, if it is published again. The queue keeps its order per
 /// partition, so a repeat stays behind it, unless it goes through another client: one that replaces this
-/// one, whose queue is thrown away then, or the one that waits for fuller record batches.
+/// one, whose queue is thrown away then, or the one that waits for fuller record batches. Of chains nothing
+/// more is sent then but what is on its way.
 ///
 /// # Drop
 ///

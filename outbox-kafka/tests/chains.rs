@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use outbox_conformance::proxy::Proxy;
 use outbox_conformance::publisher::publish_chained;
-use outbox_core::{Message, PublishErrorKind};
+use outbox_core::{Answer, Delivery, Message, PublishErrorKind, Publisher as _};
 use outbox_kafka::KafkaPublisher;
 use support::rights::{Right, forget_rights, give_right};
 use support::{config, create_topic, delete_topics, fails_as, new_topic, port, read, within};
@@ -109,6 +109,29 @@ async fn nothing_of_a_chain_is_written_behind_a_refusal() {
     delete_topics(&[topic]).await;
 }
 
+/// The server knows the client's session on another partition only, so it would take whatever comes first.
+#[tokio::test]
+async fn nothing_of_a_chain_is_ready_behind_its_first_message() {
+    let topic = new_topic();
+    create_topic(&topic, 2, &[("max.message.bytes", "2000")]).await;
+    let (_proxy, publisher) = through_proxy(&[("batch.num.messages", "1")]).await;
+    // Of different partitions.
+    let known = publish_chained(&publisher, &chain(&topic, "21", 0..2), WITHIN).await;
+    assert_eq!(known, vec![Some(Ok(())); 2]);
+    let mut batch = chain(&topic, "abc", 0..50);
+    let large = Message::to(&topic).key("abc").bytes(vec![b'x'; 3_000]);
+    batch[0] = large.expect("valid");
+    for _ in 0..10 {
+        let answers = publish_chained(&publisher, &batch, WITHIN).await;
+        fails_as(&answers[0], PublishErrorKind::Rejected);
+        assert_eq!(answers[1..], vec![None; 49]);
+        let known = publish_chained(&publisher, &chain(&topic, "21", 0..2), WITHIN).await;
+        assert_eq!(known, vec![Some(Ok(())); 2]);
+    }
+    assert_eq!(first_copies(&topic, "abc").await, Vec::<String>::new());
+    delete_topics(&[topic]).await;
+}
+
 #[tokio::test]
 async fn connections_that_are_cut_in_mid_chain_change_no_order() {
     let topic = new_topic();
@@ -140,34 +163,46 @@ async fn connections_that_are_cut_in_mid_chain_change_no_order() {
 }
 
 #[tokio::test]
-async fn a_chain_without_an_answer_ends_in_time_and_goes_on_with_the_next_call() {
+async fn a_chain_that_falls_silent_ends_in_time_and_goes_on_with_the_next_call() {
     let topic = new_topic();
     create_topic(&topic, 1, &[]).await;
-    let (proxy, publisher) = through_proxy(&[("delivery.timeout.ms", "1500")]).await;
-    let known = publish_chained(&publisher, &chain(&topic, "k", 0..2), WITHIN).await;
-    assert_eq!(known, vec![Some(Ok(())); 2]);
-
-    proxy.hold();
-    let rest = chain(&topic, "k", 2..500);
+    // A few at a time.
+    let settings = [("delivery.timeout.ms", "1500"), ("batch.num.messages", "3")];
+    let (proxy, publisher) = through_proxy(&settings).await;
+    let batch = chain(&topic, "k", 0..2_000);
+    let slots: Vec<Answer> = batch.iter().map(|_| Answer::new()).collect();
+    let deliveries: Vec<Delivery<'_>> = batch
+        .iter()
+        .zip(&slots)
+        .map(|(message, answer)| Delivery::new(message, answer).chained())
+        .collect();
     let start = Instant::now();
-    let answers = publish_chained(&publisher, &rest, WITHIN).await;
+    tokio::join!(publisher.publish(&deliveries), async {
+        while slots[20].get().is_none() {
+            assert!(start.elapsed() < WITHIN);
+            tokio::task::yield_now().await;
+        }
+        proxy.hold();
+    });
     within(Duration::from_secs(10), start);
-    let reason = fails_as(&answers[0], PublishErrorKind::BrokerUnavailable);
+    drop(deliveries);
+    let answers: Vec<_> = slots.into_iter().map(Answer::into_inner).collect();
+    let taken = answers.iter().take_while(|it| **it == Some(Ok(()))).count();
+    assert!((20..2_000).contains(&taken), "{taken} are confirmed");
+    let reason = fails_as(&answers[taken], PublishErrorKind::BrokerUnavailable);
     assert!(reason.contains("not confirmed within 1500 ms"), "{reason}");
-    assert_eq!(answers[1..], vec![None; rest.len() - 1]);
+    let rest = &batch[taken..];
+    assert_eq!(answers[taken + 1..], vec![None; rest.len() - 1]);
 
     proxy.release();
     let deadline = Instant::now() + WITHIN;
-    while publish_chained(&publisher, &rest, WITHIN).await != vec![Some(Ok(())); rest.len()] {
+    while publish_chained(&publisher, rest, WITHIN).await != vec![Some(Ok(())); rest.len()] {
         assert!(
             Instant::now() < deadline,
             "a server that answers is not used"
         );
     }
-    assert_eq!(
-        first_copies(&topic, "k").await,
-        [payloads(&chain(&topic, "k", 0..2)), payloads(&rest)].concat()
-    );
+    assert_eq!(first_copies(&topic, "k").await, payloads(&batch));
     delete_topics(&[topic]).await;
 }
 

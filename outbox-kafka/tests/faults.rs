@@ -120,6 +120,35 @@ async fn a_partition_without_a_leader_is_the_topics_trouble() {
     assert_eq!(answers[1], Some(Ok(())));
 }
 
+/// The client calls that delivered, and counts offsets from -1 on.
+#[tokio::test]
+async fn a_duplicate_without_an_offset_is_not_confirmed() {
+    let cluster = cluster();
+    let topic = new_topic();
+    cluster.create_topic(&topic, 1, 1).expect("a topic");
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", cluster.bootstrap_servers())
+        .set("linger.ms", "50");
+    let publisher = KafkaPublisher::new(config).expect("a configuration that is accepted");
+    let warm_up = [message(&topic, "0")];
+    assert_eq!(
+        publisher.publish_all(&warm_up, WITHIN).await,
+        [Some(Ok(()))]
+    );
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER],
+    );
+    let batch = ["1", "2", "3"].map(|name| Message::to(&topic).key(name).bytes(name));
+    let batch = batch.map(|message| message.expect("valid"));
+    let answers = publisher.publish_all(&batch, WITHIN).await;
+    assert_eq!(answers, vec![Some(Ok(())); 3]);
+    let records = read_from(&cluster.bootstrap_servers(), &topic).await;
+    let values: Vec<_> = records.into_iter().filter_map(|it| it.value).collect();
+    assert_eq!(values, [b"0", b"1", b"2", b"3"]);
+}
+
 #[tokio::test]
 async fn too_few_replicas_are_the_topics_trouble() {
     let cluster = cluster();

@@ -1,13 +1,14 @@
 //! Chains: several messages of a key at once, of which a partition may have nothing but a prefix.
 //!
-//! They go through clients of their own, one for each call, that have one request at a time on its way and stop
-//! at a refusal (`Config::chaining`). What is not taken ends the client, with all that is in its queue; what was
-//! on its way may still arrive, and is the next piece of its chain. What is left then goes on as the first
-//! message of each key, which gets an answer of its own.
+//! They go through clients of their own, one for each call, that have one request at a time on its way and end
+//! at a refusal (`Config::chaining`). What was on its way then may still arrive, and is the next piece of its chain.
+//! The chains of which something was refused go on with the first message of each, one after the other, so that
+//! each has an answer of its own; the others go on as chains.
 //!
-//! Only messages of one topic follow each other in a client, since two topics may have two brokers. And of a
-//! topic that a client does not know yet only one of each key: those that wait until the client has learned of
-//! the topic fail by themselves, when it is not there, while others of the key may still be handed over.
+//! Only messages of one topic follow each other in a client, since two topics may have two brokers, and only
+//! when the first of them is taken. A broker that has nothing of the client's session would take any of its
+//! requests, and the client has the next one ready when it hears of a refusal. And those that wait until the client
+//! has learned of a topic fail by themselves, when it is not there, while others may still be handed over.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use outbox_core::{Chains, Delivery, PublishError, PublishErrorKind};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::producer::{Answer, Producer, Ticket, lock};
 use super::{KafkaPublisher, QUEUE_FULL_PAUSE};
@@ -25,14 +26,7 @@ use crate::encode::encode;
 /// The clients for chains that no call uses.
 pub(super) struct Chaining {
     config: Config,
-    idle: Mutex<Vec<Client>>,
-}
-
-/// A client for chains. Dropped, it sends nothing more.
-struct Client {
-    producer: Arc<Producer>,
-    /// The topics of which a message was taken.
-    topics: HashSet<String>,
+    idle: Mutex<Vec<Arc<Producer>>>,
 }
 
 impl Chaining {
@@ -43,19 +37,13 @@ impl Chaining {
         }
     }
 
-    fn take(&self) -> Result<Client, InvalidConfig> {
+    fn take(&self) -> Result<Arc<Producer>, InvalidConfig> {
         let idle = lock(&self.idle).pop();
-        match idle {
-            Some(client) => Ok(client),
-            None => Ok(Client {
-                producer: Arc::new(Producer::new(&self.config)?),
-                topics: HashSet::new(),
-            }),
-        }
+        idle.map_or_else(|| Ok(Arc::new(Producer::new(&self.config)?)), Ok)
     }
 
-    fn put_back(&self, client: Client) {
-        lock(&self.idle).push(client);
+    fn put_back(&self, producer: Arc<Producer>) {
+        lock(&self.idle).push(producer);
     }
 
     /// What has silenced one has likely silenced all.
@@ -64,30 +52,33 @@ impl Chaining {
     }
 }
 
-/// How far chains went.
-enum Went {
-    /// To their end.
-    Through,
-    /// To what was not taken.
-    Stopped,
-}
-
 impl KafkaPublisher {
     /// Publishes chains, as far as they go.
     pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
-        let mut chains = Chains::new(chained);
-        let mut client = match self.chaining.take() {
-            Ok(client) => client,
-            Err(error) => {
-                let error = PublishError::broker_unavailable(error.to_string());
-                return super::report_all(&chains.first_of_each(), &error);
-            }
+        let deadline = Instant::now() + self.config.delivery_timeout();
+        let mut sending = Sending {
+            chains: Chains::new(chained),
+            begun: HashSet::new(),
+            alone: HashSet::new(),
         };
-        match timeout(self.config.delivery_timeout(), client.send(&mut chains)).await {
-            Ok(Went::Through) => return self.chaining.put_back(client),
-            Ok(Went::Stopped) => drop(client),
-            Err(_) => return self.end_silent(&client, &chains).await,
+        while !sending.next().is_empty() {
+            let producer = match self.chaining.take() {
+                Ok(producer) => producer,
+                Err(error) => {
+                    let error = PublishError::broker_unavailable(error.to_string());
+                    return super::report_all(&sending.chains.first_of_each(), &error);
+                }
+            };
+            match timeout_at(deadline, sending.send(&producer)).await {
+                Ok(After::Sound) => self.chaining.put_back(producer),
+                Ok(After::Over) => {}
+                Err(_) => {
+                    sending.chains.advance();
+                    return self.end_silent(&producer, &sending.chains).await;
+                }
+            }
         }
+        let mut chains = sending.chains;
         while !chains.is_empty() {
             self.publish_plain(&chains.first_of_each()).await;
             chains.end_unanswered();
@@ -95,13 +86,13 @@ impl KafkaPublisher {
         }
     }
 
-    /// Ends chains that nobody has answered for.
-    async fn end_silent(&self, client: &Client, chains: &Chains<'_>) {
+    /// Ends chains of which the first messages have no answer in time.
+    async fn end_silent(&self, producer: &Arc<Producer>, chains: &Chains<'_>) {
         let first = chains.first_of_each();
         let Some(topic) = first.first().map(|it| it.message().topic()) else {
             return;
         };
-        let error = self.silence(&client.producer, topic).await;
+        let error = self.silence(producer, topic).await;
         if error.kind() == PublishErrorKind::BrokerUnavailable {
             self.chaining.forget();
         }
@@ -109,101 +100,132 @@ impl KafkaPublisher {
     }
 }
 
-impl Client {
-    /// Sends chains until they are at their end or something is not taken.
-    async fn send(&mut self, chains: &mut Chains<'_>) -> Went {
-        while !chains.is_empty() {
-            let next = self.next(chains);
-            let went = self.hand_over(&next).await;
-            for delivery in next {
-                let topic = delivery.message().topic();
-                if matches!(delivery.answer(), Some(Ok(()))) && !self.topics.contains(topic) {
-                    self.topics.insert(topic.to_owned());
-                }
+/// What a client is worth after it was used.
+enum After {
+    /// All that it was given is answered, and it takes more.
+    Sound,
+    /// It has ended, or may have written behind a gap what is still in its queue.
+    Over,
+}
+
+/// The chains of a call, while they go through clients for chains.
+struct Sending<'a> {
+    chains: Chains<'a>,
+    /// The topics and keys of which a message was taken.
+    begun: HashSet<(&'a str, Option<&'a str>)>,
+    /// The keys of which a message was not taken, so that the next one goes alone.
+    alone: HashSet<Option<&'a str>>,
+}
+
+impl<'a> Sending<'a> {
+    /// Sends chains until they are at their end or go on alone, or the client is no longer fit for it.
+    async fn send(&mut self, producer: &Producer) -> After {
+        loop {
+            let next = self.next();
+            if next.is_empty() {
+                return After::Sound;
             }
-            chains.advance();
-            if let Went::Stopped = went {
-                return went;
+            let after = self.hand_over(producer, &next).await;
+            self.chains.advance();
+            if let After::Over = after {
+                return after;
             }
         }
-        Went::Through
     }
 
-    /// What may be sent now of each chain.
-    fn next<'a>(&self, chains: &Chains<'a>) -> Vec<Delivery<'a>> {
+    /// What may be sent now.
+    fn next(&self) -> Vec<Delivery<'a>> {
         let mut next = Vec::new();
-        for chain in chains.iter() {
+        for chain in self.chains.iter() {
             let mut chain = chain.peekable();
-            let Some(topic) = chain.peek().map(|it| it.message().topic()) else {
+            let Some(first) = chain.peek().map(Delivery::message) else {
                 continue;
             };
-            let most = match self.topics.contains(topic) {
+            if self.alone.contains(&first.key()) {
+                continue;
+            }
+            let most = match self.begun.contains(&(first.topic(), first.key())) {
                 true => usize::MAX,
                 false => 1,
             };
-            let of_topic = chain.take_while(|it| it.message().topic() == topic);
+            let of_topic = chain.take_while(|it| it.message().topic() == first.topic());
             next.extend(of_topic.take(most));
         }
         next
     }
 
-    /// Hands messages to the client and reports what is taken, until all are or one is not.
-    async fn hand_over(&self, next: &[Delivery<'_>]) -> Went {
+    /// Hands messages to the client, and reports what is taken.
+    async fn hand_over(&mut self, producer: &Producer, next: &[Delivery<'a>]) -> After {
         let (sender, mut answers) = mpsc::unbounded_channel();
-        // How many have no answer yet.
         let mut open = 0;
-        let take = |(number, answer): (usize, Answer), open: &mut usize| {
-            *open -= 1;
-            match (next.get(number), answer) {
-                (Some(delivery), Answer::Taken) => {
-                    delivery.report(Ok(()));
-                    true
-                }
-                _ => false,
+        for (number, delivery) in next.iter().enumerate() {
+            let key = delivery.message().key();
+            if self.alone.contains(&key) {
+                continue;
             }
-        };
-        let mut went = Went::Through;
-        'messages: for (number, delivery) in next.iter().enumerate() {
+            // What cannot be sent is told so when it is alone.
             let Ok(record) = encode(delivery.message()) else {
-                went = Went::Stopped;
-                break;
+                self.alone.insert(key);
+                continue;
             };
             loop {
                 let ticket = Ticket {
                     number,
                     answers: sender.clone(),
                 };
-                match self.producer.send(&record, ticket) {
-                    Ok(()) => break,
+                match producer.send(&record, ticket) {
+                    Ok(()) => {
+                        open += 1;
+                        break;
+                    }
                     Err(RDKafkaErrorCode::QueueFull) => {
                         let answer = timeout(QUEUE_FULL_PAUSE, answers.recv()).await;
-                        if let Ok(Some(answer)) = answer
-                            && !take(answer, &mut open)
-                        {
-                            return Went::Stopped;
+                        if let Ok(Some((number, answer))) = answer {
+                            open -= 1;
+                            if let After::Over = self.take(producer, &next[number], answer) {
+                                return After::Over;
+                            }
                         }
                     }
-                    // What it refuses is told by what sends it alone.
                     Err(_) => {
-                        went = Went::Stopped;
-                        break 'messages;
+                        self.alone.insert(key);
+                        break;
                     }
                 }
             }
-            open += 1;
-            while let Ok(answer) = answers.try_recv() {
-                if !take(answer, &mut open) {
-                    return Went::Stopped;
+            while let Ok((number, answer)) = answers.try_recv() {
+                open -= 1;
+                if let After::Over = self.take(producer, &next[number], answer) {
+                    return After::Over;
                 }
             }
+            // A long batch is no reason to hold up the other tasks of this thread.
             tokio::task::coop::consume_budget().await;
         }
         while open > 0 {
-            match answers.recv().await {
-                Some(answer) if take(answer, &mut open) => {}
-                _ => return Went::Stopped,
+            let Some((number, answer)) = answers.recv().await else {
+                return After::Over;
+            };
+            open -= 1;
+            if let After::Over = self.take(producer, &next[number], answer) {
+                return After::Over;
             }
         }
-        went
+        After::Sound
+    }
+
+    fn take(&mut self, producer: &Producer, delivery: &Delivery<'a>, answer: Answer) -> After {
+        let message = delivery.message();
+        if let Answer::Taken = answer {
+            delivery.report(Ok(()));
+            self.begun.insert((message.topic(), message.key()));
+            return After::Sound;
+        }
+        self.alone.insert(message.key());
+        match answer {
+            // By itself, before anything was sent.
+            Answer::Refused(_) if producer.fatal_error().is_none() => After::Sound,
+            _ => After::Over,
+        }
     }
 }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use outbox_core::PublishErrorKind;
 use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, Message as _, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -44,6 +45,10 @@ pub(super) enum Answer {
 pub(super) struct Context {
     /// The last connection error, with its time.
     trouble: Mutex<Option<(Instant, String)>>,
+    /// The partition and the offset of the last record that was presumed to be delivered.
+    presumed: Mutex<Option<(String, i32, i64)>>,
+    /// Whether the client is one for chains, which ends at every refusal.
+    chaining: bool,
 }
 
 impl Context {
@@ -54,12 +59,37 @@ impl Context {
             _ => error.to_owned(),
         }
     }
+
+    /// Whether a broker has said at which offset the record is. Of a record batch without an offset the client
+    /// counts all the same, from -1 on; the records of a batch are reported one after the other.
+    fn was_taken(&self, record: &BorrowedMessage<'_>) -> bool {
+        let (partition, offset) = (record.partition(), record.offset());
+        let mut presumed = lock(&self.presumed);
+        let counted = presumed.as_ref().is_some_and(|(topic, of, last)| {
+            (record.topic(), partition, offset) == (topic, *of, last + 1)
+        });
+        *presumed = (offset < 0 || counted).then(|| (record.topic().to_owned(), partition, offset));
+        presumed.is_none()
+    }
 }
 
 impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        // An emergency for others.
+        let level = match self.chaining && facility == "FATAL" {
+            true => RDKafkaLogLevel::Info,
+            false => level,
+        };
+        DefaultClientContext.log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code();
+        if self.chaining && code == Some(RDKafkaErrorCode::Fatal) {
+            return;
+        }
         // That all brokers are down says less than what was said of one of them before.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+        if code != Some(RDKafkaErrorCode::AllBrokersDown) {
             *lock(&self.trouble) = Some((Instant::now(), reason.to_owned()));
         }
         DefaultClientContext.error(error, reason);
@@ -71,8 +101,7 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
         let answer = match result {
-            // What a broker has said was stored has an offset. Negative ones stand for none.
-            Ok(record) if record.offset() >= 0 => Answer::Taken,
+            Ok(record) if self.was_taken(record) => Answer::Taken,
             Ok(_) => Answer::Presumed,
             Err((error, _)) => Answer::Refused(code(error)),
         };
@@ -136,7 +165,9 @@ pub(super) struct Producer {
 impl Producer {
     pub(super) fn new(config: &Config) -> Result<Self, InvalidConfig> {
         let context = Context {
-            trouble: Mutex::new(None),
+            trouble: Mutex::default(),
+            presumed: Mutex::default(),
+            chaining: config.is_chaining(),
         };
         let client: ThreadedProducer<Context> = config.client().create_with_context(context)?;
         Ok(Self {
@@ -227,8 +258,10 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // Ending waits for the client's threads, too long for a thread of the runtime.
         if let Some(client) = self.client.take() {
+            // Nothing more is sent from here on.
+            client.purge(PurgeConfig::default().queue().inflight().non_blocking());
+            // Ending waits for the client's threads, too long for a thread of the runtime.
             in_background(move || drop(client));
         }
     }
