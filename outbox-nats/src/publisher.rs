@@ -163,6 +163,19 @@ impl NatsPublisher {
         encode(delivery.message(), &self.config, self.client.max_payload())
     }
 
+    /// What an answer says of its message; `None`: nothing. Counts the repeats.
+    fn settle(&self, answer: Answer) -> Option<Result<(), PublishError>> {
+        match answer {
+            Answer::Stored { duplicate } => {
+                let repeats = u64::from(duplicate);
+                self.duplicates.fetch_add(repeats, Ordering::Relaxed);
+                Some(Ok(()))
+            }
+            Answer::Failed(error) => Some(Err(error)),
+            Answer::Foreign => None,
+        }
+    }
+
     /// The number of the connection that is up, or why there is none.
     fn connection(&self) -> Result<u64, &'static str> {
         match self.client.connection_state() {
@@ -347,10 +360,11 @@ impl<'a> Call<'a, '_> {
         let Some(number) = self.inbox.number(&answer.subject) else {
             return;
         };
+        let expected = self.publisher.config.expected_stream.as_deref();
         if let Some(asked) = &mut self.asked
             && asked.is_open(number)
         {
-            match asked.take(answer) {
+            match asked.take(answer, expected) {
                 true => self.awaited.open -= 1,
                 false => self.foreign = true,
             }
@@ -362,21 +376,12 @@ impl<'a> Call<'a, '_> {
         let Some(delivery) = *slot else {
             return;
         };
-        let expected = self.publisher.config.expected_stream.as_deref();
-        match error::read(answer.status, &answer.payload, expected) {
-            Answer::Stored { duplicate } => {
-                let repeats = u64::from(duplicate);
-                self.publisher
-                    .duplicates
-                    .fetch_add(repeats, Ordering::Relaxed);
-                delivery.report(Ok(()));
-            }
-            Answer::Failed(error) => delivery.report(Err(error)),
-            Answer::Foreign => {
-                self.foreign = true;
-                return;
-            }
-        }
+        let answer = error::read(answer.status, &answer.payload, expected);
+        let Some(answer) = self.publisher.settle(answer) else {
+            self.foreign = true;
+            return;
+        };
+        delivery.report(answer);
         *slot = None;
         self.awaited.open -= 1;
     }

@@ -5,6 +5,11 @@
 //! in the end as the first message of each key, which gets an answer of its own. So does everything where a
 //! stream takes no batches, or has some of the messages already.
 //!
+//! Who knows of no batches takes what comes in one for messages of their own. So what the first is answered
+//! must be that a batch has begun, which is an empty answer; nothing else is sent before. Anybody can answer with
+//! nothing, and the stream's leader can move between two messages. So a batch is stored when the answer to
+//! the last message says that this batch is, with so many messages, and on no other word.
+//!
 //! A batch has one subject, since two subjects may belong to two streams. A key that changes its topic goes on
 //! in the next batch.
 
@@ -15,7 +20,7 @@ use async_nats::message::OutboundMessage;
 use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind};
 
 use super::{Call, Explained, NatsPublisher, Trouble};
-use crate::error::{BatchAnswer, read_of_batch};
+use crate::error::{self, BatchAnswer, read_of_batch};
 
 /// The first version of the server whose batches take message ids. (2.12.0 refuses them.)
 pub(super) const SINCE: (i64, i64, i64) = (2, 12, 2);
@@ -34,8 +39,8 @@ enum Ended {
     Stored,
     /// There is only one message for it.
     Alone,
-    /// Only the first message is stored: whoever has it knows of no batches.
-    FirstStored,
+    /// Only the first message was sent, and this was answered to it: whoever has it knows of no batches.
+    FirstPlain(Result<(), PublishError>),
     Refused,
     Never,
     /// It may be stored or not, though the server is there.
@@ -57,7 +62,7 @@ impl NatsPublisher {
                     Ended::Stored => most = MESSAGES.min(most * 2),
                     Ended::Alone => self.first_of_each(&mut lines).await,
                     Ended::Refused => most /= 2,
-                    Ended::FirstStored | Ended::Never => batches = false,
+                    Ended::FirstPlain(_) | Ended::Never => batches = false,
                     Ended::Unanswered(_) => {}
                     Ended::Away(error) => {
                         let left: Vec<Delivery<'_>> = lines.into_iter().flatten().collect();
@@ -88,11 +93,12 @@ impl NatsPublisher {
                         delivery.report(Ok(()));
                     }
                 }
-                Ended::FirstStored if first => {
+                Ended::FirstPlain(Ok(())) if first => {
                     if let Some(delivery) = lines[line].pop_front() {
                         delivery.report(Ok(()));
                     }
                 }
+                Ended::FirstPlain(Err(error)) if first => end(&mut lines[line], error),
                 Ended::Unanswered(error) => end(&mut lines[line], error),
                 _ => {}
             }
@@ -209,7 +215,7 @@ impl Call<'_, '_> {
     async fn batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
         // Unlike any other: no number of an inbox is used twice.
         let id = self.inbox.reply(self.awaited.next()).to_string();
-        let last = messages.len();
+        let last = messages.len() as u64;
         for (sequence, mut message) in (1..).zip(messages) {
             let headers = message.headers.get_or_insert_default();
             headers.insert(NATS_BATCH_ID, id.as_str());
@@ -225,13 +231,22 @@ impl Call<'_, '_> {
                     Err(_) => Some(BatchAnswer::Refused),
                 }
             };
-            match answer {
-                Some(BatchAnswer::Begun) if sequence == 1 => {}
-                Some(BatchAnswer::Stored) if sequence == 1 => return Ok(Ended::FirstStored),
-                Some(BatchAnswer::Stored) => return Ok(Ended::Stored),
-                Some(BatchAnswer::Never) => return Ok(Ended::Never),
-                _ => return Ok(Ended::Refused),
-            }
+            return Ok(match answer {
+                Some(BatchAnswer::Begun) if sequence == 1 => continue,
+                Some(BatchAnswer::Plain(answer)) if sequence == 1 => {
+                    let answer = self.publisher.settle(answer);
+                    Ended::FirstPlain(answer.unwrap_or_else(|| Err(unconfirmed())))
+                }
+                Some(BatchAnswer::Stored { batch, count })
+                    if sequence == last && batch == id && count == last =>
+                {
+                    Ended::Stored
+                }
+                Some(BatchAnswer::Plain(error::Answer::Failed(error))) => Ended::Unanswered(error),
+                Some(BatchAnswer::Never) => Ended::Never,
+                Some(BatchAnswer::Refused) | None => Ended::Refused,
+                Some(_) => Ended::Unanswered(unconfirmed()),
+            });
         }
         Ok(Ended::Refused)
     }
@@ -281,8 +296,8 @@ impl Asked {
     }
 
     /// Whether the stream may have answered so, and nobody else.
-    pub(super) fn take(&mut self, answer: &async_nats::Message) -> bool {
-        let answer = read_of_batch(answer.status, &answer.payload);
+    pub(super) fn take(&mut self, answer: &async_nats::Message, expected: Option<&str>) -> bool {
+        let answer = read_of_batch(answer.status, &answer.payload, expected);
         if answer == BatchAnswer::Foreign || (self.commits && answer == BatchAnswer::Begun) {
             return false;
         }
@@ -303,6 +318,14 @@ fn lines<'a>(chained: &[Delivery<'a>]) -> Vec<Line<'a>> {
         lines[place].push_back(*delivery);
     }
     lines
+}
+
+/// Of a batch whose last message was answered, but not as the stream's leader answers that knows of the batch.
+fn unconfirmed() -> PublishError {
+    PublishError::topic_unavailable(
+        "the answer to an atomic batch does not say that all of it is stored: the stream's leader is a server \
+         that knows of no batches, or somebody else has answered",
+    )
 }
 
 /// Reports why a chain goes no further. What is behind that message gets no answer.
