@@ -270,3 +270,27 @@ async fn a_batch_that_is_not_begun_is_no_batch() {
         answering.abort();
     }
 }
+
+/// Twenty times the acknowledgement timeout is more than the call has.
+#[tokio::test]
+async fn topics_that_say_nothing_take_the_time_of_no_other() {
+    let client = connect(&latest_url()).await;
+    let (silent, good) = (new_subject(), new_subject());
+    let _nobody_answers = client.subscribe(format!("{silent}.*")).await.unwrap();
+    client.flush().await.unwrap();
+    create(&client, batches(&good)).await;
+    let mut batch: Vec<Message> = (0..20)
+        .flat_map(|number| chain(&format!("{silent}.{number}"), &format!("k{number}"), 2))
+        .collect();
+    batch.extend(chain(&good, "k", 5));
+    let publisher = NatsPublisher::new(client.clone(), impatient()).unwrap();
+    let within = 10 * ACK_TIMEOUT;
+    let answers = publish_chained(&publisher, &batch, within).await;
+    for chain in answers[..40].chunks(2) {
+        assert_eq!(refusal(&chain[0]).0, PublishErrorKind::TopicUnavailable);
+        assert_eq!(chain[1], None);
+    }
+    all_confirmed(&answers[40..]);
+    assert_eq!(payloads(&client, &good).await, places(5));
+    delete(&client, &good).await;
+}

@@ -3,7 +3,8 @@
 //! They go as atomic batches, which a stream takes whole or not at all: the first message is answered, the last
 //! one commits, and a message that is missing undoes all. What a stream refuses is tried as a smaller batch, and
 //! in the end as the first message of each key, which gets an answer of its own. So does everything where a
-//! stream takes no batches, or has some of the messages already.
+//! stream takes no batches, or has some of the messages already, and what is left of a call when nobody has
+//! said how a batch ended: silence takes long, and is awaited for all topics at once then.
 //!
 //! Who knows of no batches takes what comes in one for messages of their own. So what the first is answered
 //! must be that a batch has begun, which is an empty answer; nothing else is sent before. Anybody can answer with
@@ -62,8 +63,7 @@ impl NatsPublisher {
                     Ended::Stored => most = MESSAGES.min(most * 2),
                     Ended::Alone => self.first_of_each(&mut lines).await,
                     Ended::Refused => most /= 2,
-                    Ended::FirstPlain(_) | Ended::Never => batches = false,
-                    Ended::Unanswered(_) => {}
+                    Ended::FirstPlain(_) | Ended::Never | Ended::Unanswered(_) => batches = false,
                     Ended::Away(error) => {
                         let left: Vec<Delivery<'_>> = lines.into_iter().flatten().collect();
                         return super::fail(&left, &error);
