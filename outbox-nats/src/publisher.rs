@@ -364,10 +364,7 @@ impl<'a> Call<'a, '_> {
         if let Some(asked) = &mut self.asked
             && asked.is_open(number)
         {
-            match asked.take(answer, expected) {
-                true => self.awaited.open -= 1,
-                false => self.foreign = true,
-            }
+            self.foreign |= !asked.take(answer, expected);
             return;
         }
         let Some(slot) = self.awaited.slot(number) else {
@@ -468,7 +465,7 @@ struct Awaited<'a, 'p> {
     first: u64,
     /// What was sent, in the order of the numbers; `None` when it is answered.
     sent: Vec<Option<Delivery<'a>>>,
-    /// How many of them are not answered.
+    /// How many of them are not answered. A batch is one, from before its first message until its end.
     open: usize,
     unanswered_calls: &'p AtomicU64,
 }
@@ -484,10 +481,11 @@ impl<'a> Awaited<'a, '_> {
         self.open += 1;
     }
 
-    /// Something else than a message of the call awaits an answer.
-    fn push_question(&mut self) {
+    /// A number for what awaits an answer and is no message of the call.
+    fn push_question(&mut self) -> u64 {
+        let number = self.next();
         self.sent.push(None);
-        self.open += 1;
+        number
     }
 
     fn slot(&mut self, number: u64) -> Option<&mut Option<Delivery<'a>>> {

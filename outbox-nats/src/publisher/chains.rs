@@ -213,6 +213,14 @@ struct Batch {
 impl Call<'_, '_> {
     /// Sends a batch of at least two messages and waits for what is said of it.
     async fn batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
+        // Most messages of a batch have no answer, and a call that ends before the last leaves them in the queue.
+        self.awaited.open += 1;
+        let ended = self.send_batch(messages).await?;
+        self.awaited.open -= 1;
+        Ok(ended)
+    }
+
+    async fn send_batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
         // Unlike any other: no number of an inbox is used twice.
         let id = self.inbox.reply(self.awaited.next()).to_string();
         let last = messages.len() as u64;
@@ -257,7 +265,7 @@ impl Call<'_, '_> {
         mut message: OutboundMessage,
         commits: bool,
     ) -> Result<Option<BatchAnswer>, Trouble> {
-        let number = self.awaited.next();
+        let number = self.awaited.push_question();
         message.reply = Some(self.inbox.reply(number));
         if self.put(message).await?.is_err() {
             return Ok(None);
@@ -267,7 +275,6 @@ impl Call<'_, '_> {
             commits,
             answer: None,
         });
-        self.awaited.push_question();
         loop {
             self.take_arrived();
             match self.asked.take() {
@@ -334,4 +341,102 @@ fn end(line: &mut Line<'_>, error: &PublishError) {
         delivery.report(Err(error.clone()));
     }
     line.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::future::{Future, poll_fn};
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::pin::pin;
+    use std::sync::atomic::Ordering;
+    use std::task::Poll;
+    use std::thread;
+    use std::time::Duration;
+
+    use async_nats::ConnectOptions;
+
+    use super::*;
+    use crate::NatsConfig;
+
+    /// A server for one client, which answers with nothing, as one that begins a batch. Gives back its address.
+    fn server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut to_client, _) = listener.accept().unwrap();
+            let mut from_client = BufReader::new(to_client.try_clone().unwrap());
+            to_client
+                .write_all(b"INFO {\"headers\":true,\"max_payload\":1000000}\r\n")
+                .unwrap();
+            let (mut line, mut subscription) = (String::new(), String::new());
+            while from_client.read_line(&mut line).is_ok_and(|read| read > 0) {
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                let answer = match words[..] {
+                    ["PING"] => "PONG\r\n".to_owned(),
+                    ["SUB", _, id] => {
+                        id.clone_into(&mut subscription);
+                        String::new()
+                    }
+                    ["HPUB", _, ref reply @ .., _, length] => {
+                        let mut message = vec![0; length.parse::<usize>().unwrap() + 2];
+                        from_client.read_exact(&mut message).unwrap();
+                        let answer = |reply| format!("MSG {reply} {subscription} 0\r\n\r\n");
+                        reply.first().map(answer).unwrap_or_default()
+                    }
+                    _ => String::new(),
+                };
+                if to_client.write_all(answer.as_bytes()).is_err() {
+                    break;
+                }
+                line.clear();
+            }
+        });
+        format!("nats://{address}")
+    }
+
+    /// Polls so often, unless it comes to its end before, and gives back whether it did.
+    async fn ends_within<T>(polls: usize, future: impl Future<Output = T>) -> bool {
+        let (mut future, mut left) = (pin!(future), polls);
+        poll_fn(|context| {
+            left -= 1;
+            match future.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending if left == 0 => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Wherever that is: what is in the client's queue then is what the next call waits for.
+    #[tokio::test]
+    async fn a_batch_that_is_dropped_is_an_unanswered_call() {
+        let client = ConnectOptions::new()
+            .client_capacity(1) // so that it waits at each message
+            .connect(server())
+            .await
+            .unwrap();
+        let config = NatsConfig::new().ack_timeout(Duration::from_millis(100));
+        let publisher = NatsPublisher::new(client, config).unwrap();
+        let message = OutboundMessage {
+            subject: "t".into(),
+            reply: None,
+            payload: "x".into(),
+            headers: None,
+        };
+        for polls in 1.. {
+            let mut call = publisher.begin(0).await.ok().unwrap();
+            let ended = ends_within(polls, call.batch(vec![message.clone(); 20])).await;
+            drop(call);
+            let unanswered = publisher.unanswered_calls.load(Ordering::Relaxed);
+            assert_eq!(unanswered, polls as u64, "after so many polls");
+            if ended {
+                assert!(polls > 10, "it has not waited");
+                break;
+            }
+        }
+    }
 }
