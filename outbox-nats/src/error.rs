@@ -112,6 +112,8 @@ pub(crate) fn read_of_batch(
     match reply.error.as_ref().map(jetstream::Error::error_code) {
         Some(
             ErrorCode::ATOMIC_PUBLISH_DISABLED
+            // No smaller batch would have a better one.
+            | ErrorCode::ATOMIC_PUBLISH_INVALID_BATCH_ID
             // NATS 2.12.0 does not take message ids in it.
             | ErrorCode::ATOMIC_PUBLISH_UNSUPPORTED_HEADER
             // Repeats: the stream has some of them.
@@ -199,6 +201,7 @@ mod tests {
         ));
         assert_eq!(refused(10174), BatchAnswer::Never); // disabled
         assert_eq!(refused(10177), BatchAnswer::Never); // unsupported header
+        assert_eq!(refused(10179), BatchAnswer::Never); // invalid batch id
         assert_eq!(refused(10201), BatchAnswer::Never); // contains a duplicate
         assert_eq!(refused(10176), BatchAnswer::Refused); // incomplete
         assert_eq!(refused(10210), BatchAnswer::Refused); // too many in flight

@@ -7,14 +7,16 @@ mod support;
 
 use std::time::Duration;
 
-use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID};
+use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::jetstream::stream::Config;
-use async_nats::{Client, HeaderMap, HeaderName};
+use async_nats::{Client, ConnectOptions, HeaderMap, HeaderName};
 use futures_util::StreamExt;
 use outbox_conformance::publisher::{publish_chained, refusal};
 use outbox_core::{Message, PublishError, PublishErrorKind, Publisher as _};
 use outbox_nats::{NatsConfig, NatsPublisher};
-use support::{connect, create, delete, latest_url, message, new_subject, payloads, stream, url};
+use support::{
+    connect, create, delete, latest_url, message, new_subject, payloads, read, stream, url,
+};
 use tokio::task::JoinHandle;
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -293,4 +295,45 @@ async fn topics_that_say_nothing_take_the_time_of_no_other() {
     all_confirmed(&answers[40..]);
     assert_eq!(payloads(&client, &good).await, places(5));
     delete(&client, &good).await;
+}
+
+#[tokio::test]
+async fn a_batch_has_no_more_messages_than_may_be_in_flight() {
+    let client = connect(&latest_url()).await;
+    let subject = new_subject();
+    create(&client, batches(&subject)).await;
+    for (most, sequences) in [
+        (4, vec!["1", "2", "3", "4", "1", "2", "3", "4", "1", "2"]),
+        (1, vec![""; 10]),
+    ] {
+        let config = NatsConfig::new().atomic_batches(true).max_in_flight(most);
+        let publisher = NatsPublisher::new(client.clone(), config).unwrap();
+        let mut sent = client.subscribe(subject.clone()).await.unwrap();
+        client.flush().await.unwrap();
+        all_confirmed(&publish_chained(&publisher, &chain(&subject, "k", 10), WITHIN).await);
+        for sequence in sequences {
+            let headers = sent.next().await.unwrap().headers.unwrap();
+            assert_eq!(header(&headers, NATS_BATCH_SEQUENCE), sequence, "{most}");
+        }
+    }
+    delete(&client, &subject).await;
+}
+
+/// A server takes no id of a batch that is longer than 64 characters.
+#[tokio::test]
+async fn the_name_of_an_inbox_is_no_matter_to_a_batch() {
+    let client = ConnectOptions::new()
+        .custom_inbox_prefix(format!("inbox-{}", "x".repeat(100)))
+        .connect(latest_url())
+        .await
+        .unwrap();
+    let subject = new_subject();
+    create(&client, batches(&subject)).await;
+    all_confirmed(&publish_chained(&in_batches(&client), &chain(&subject, "k", 10), WITHIN).await);
+    let records = read(&client, &subject).await;
+    assert_eq!(records.len(), 10);
+    for record in records {
+        assert!(record.headers.contains_key("Nats-Batch-Id"), "{record:?}");
+    }
+    delete(&client, &subject).await;
 }

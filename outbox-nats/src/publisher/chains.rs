@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 
 use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::message::OutboundMessage;
-use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind};
+use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind, Uuid};
 
 use super::{Call, Explained, NatsPublisher, Trouble};
 use crate::error::{self, BatchAnswer, read_of_batch};
@@ -53,14 +53,15 @@ impl NatsPublisher {
     /// Publishes chains, as far as they go.
     pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
         let mut lines = lines(chained);
-        let (mut most, mut batches) = (MESSAGES, true);
+        let limit = MESSAGES.min(self.config.max_in_flight);
+        let (mut most, mut batches) = (limit, limit > 1);
         while !lines.is_empty() {
             if !batches || most < 2 {
                 self.first_of_each(&mut lines).await;
                 most = 2;
             } else {
                 match self.publish_batch(&mut lines, most).await {
-                    Ended::Stored => most = MESSAGES.min(most * 2),
+                    Ended::Stored => most = limit.min(most * 2),
                     Ended::Alone => self.first_of_each(&mut lines).await,
                     Ended::Refused => most /= 2,
                     Ended::FirstPlain(_) | Ended::Never | Ended::Unanswered(_) => batches = false,
@@ -221,8 +222,8 @@ impl Call<'_, '_> {
     }
 
     async fn send_batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
-        // Unlike any other: no number of an inbox is used twice.
-        let id = self.inbox.reply(self.awaited.next()).to_string();
+        // Of 32 characters; a server takes 64.
+        let id = Uuid::now_v7().simple().to_string();
         let last = messages.len() as u64;
         for (sequence, mut message) in (1..).zip(messages) {
             let headers = message.headers.get_or_insert_default();
