@@ -84,6 +84,9 @@ impl NatsConfig {
     /// in [`PerKey`](outbox_core::OrderMode::PerKey) a key then need not wait for one answer after the other.
     /// Default off. For streams with `allow_atomic`, on NATS 2.12.2 or later; what another stream takes goes one
     /// message of a key after the other, at the cost of a question for each call.
+    ///
+    /// No older server of a cluster may become a stream's leader meanwhile: in mid-batch that costs the order of
+    /// the keys in it, though no message.
     pub fn atomic_batches(mut self, on: bool) -> Self {
         self.atomic_batches = on;
         self

@@ -33,6 +33,9 @@ struct Reply<'a> {
     #[serde(default)]
     duplicate: bool,
     error: Option<jetstream::Error>,
+    /// The id of the atomic batch that is stored, and how many messages it has.
+    batch: Option<String>,
+    count: Option<u64>,
 }
 
 /// Reads what came to the reply subject of a publish.
@@ -53,6 +56,11 @@ pub(crate) fn read(
         let kind = classify(error.code(), error.error_code());
         return Answer::Failed(PublishError::new(kind, error.to_string()));
     }
+    read_acknowledgement(&reply, expected_stream)
+}
+
+/// Reads what is no error.
+fn read_acknowledgement(reply: &Reply<'_>, expected_stream: Option<&str>) -> Answer {
     if reply.stream.is_empty() || reply.sequence.is_none() {
         return Answer::Foreign;
     }
@@ -72,10 +80,12 @@ pub(crate) fn read(
 /// What the stream says of an atomic batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BatchAnswer {
-    /// It has taken the first message, and awaits the others.
+    /// It has taken the first message, and awaits the others. Anybody may say so: it is empty.
     Begun,
-    /// It has a message: all of the batch, or this one alone where it knows of no batches.
-    Stored,
+    /// It has all messages of a batch.
+    Stored { batch: String, count: u64 },
+    /// What is said of a message that came in no batch. Who says so knows of none.
+    Plain(Answer),
     /// It has nothing of the batch, and may take part of it.
     Refused,
     /// It has nothing of the batch, and takes none with these messages.
@@ -85,7 +95,11 @@ pub(crate) enum BatchAnswer {
 }
 
 /// Reads what came to the reply subject of the first message of an atomic batch, or of the last.
-pub(crate) fn read_of_batch(status: Option<StatusCode>, payload: &[u8]) -> BatchAnswer {
+pub(crate) fn read_of_batch(
+    status: Option<StatusCode>,
+    payload: &[u8],
+    expected_stream: Option<&str>,
+) -> BatchAnswer {
     if status.is_none() && payload.is_empty() {
         return BatchAnswer::Begun;
     }
@@ -95,17 +109,22 @@ pub(crate) fn read_of_batch(status: Option<StatusCode>, payload: &[u8]) -> Batch
     let Ok(reply) = serde_json::from_slice::<Reply<'_>>(payload) else {
         return BatchAnswer::Foreign;
     };
-    match reply.error.map(|error| error.error_code()) {
+    match reply.error.as_ref().map(jetstream::Error::error_code) {
         Some(
             ErrorCode::ATOMIC_PUBLISH_DISABLED
+            // No smaller batch would have a better one.
+            | ErrorCode::ATOMIC_PUBLISH_INVALID_BATCH_ID
             // NATS 2.12.0 does not take message ids in it.
             | ErrorCode::ATOMIC_PUBLISH_UNSUPPORTED_HEADER
             // Repeats: the stream has some of them.
             | ErrorCode::ATOMIC_PUBLISH_CONTAINS_DUPLICATE_MESSAGE,
         ) => BatchAnswer::Never,
         Some(_) => BatchAnswer::Refused,
-        None if reply.stream.is_empty() || reply.sequence.is_none() => BatchAnswer::Foreign,
-        None => BatchAnswer::Stored,
+        None => match (read_acknowledgement(&reply, expected_stream), reply.batch, reply.count) {
+            (Answer::Foreign, ..) => BatchAnswer::Foreign,
+            (Answer::Stored { .. }, Some(batch), Some(count)) => BatchAnswer::Stored { batch, count },
+            (answer, ..) => BatchAnswer::Plain(answer),
+        },
     }
 }
 
@@ -154,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_a_server_says_of_a_batch() {
-        let read = |payload: &str| read_of_batch(None, payload.as_bytes());
+        let read = |payload: &str| read_of_batch(None, payload.as_bytes(), Some("S"));
         let refused = |code: u64| {
             read(&format!(
                 r#"{{"error":{{"code":400,"err_code":{code},"description":"no"}},"stream":"S","seq":0}}"#
@@ -163,17 +182,33 @@ mod tests {
         assert_eq!(read(""), BatchAnswer::Begun);
         assert_eq!(
             read(r#"{"stream":"S","seq":3,"batch":"b","count":3}"#),
-            BatchAnswer::Stored
+            BatchAnswer::Stored {
+                batch: "b".to_owned(),
+                count: 3
+            }
         );
+        for alone in [
+            r#"{"stream":"S","seq":3}"#,
+            r#"{"stream":"S","seq":3,"batch":"b"}"#,
+            r#"{"stream":"S","seq":3,"count":3}"#,
+        ] {
+            let stored = Answer::Stored { duplicate: false };
+            assert_eq!(read(alone), BatchAnswer::Plain(stored), "{alone}");
+        }
+        assert!(matches!(
+            read(r#"{"stream":"T","seq":3,"batch":"b","count":3}"#),
+            BatchAnswer::Plain(Answer::Failed(_))
+        ));
         assert_eq!(refused(10174), BatchAnswer::Never); // disabled
         assert_eq!(refused(10177), BatchAnswer::Never); // unsupported header
+        assert_eq!(refused(10179), BatchAnswer::Never); // invalid batch id
         assert_eq!(refused(10201), BatchAnswer::Never); // contains a duplicate
         assert_eq!(refused(10176), BatchAnswer::Refused); // incomplete
         assert_eq!(refused(10210), BatchAnswer::Refused); // too many in flight
         assert_eq!(read("pong"), BatchAnswer::Foreign);
         assert_eq!(read(r#"{"stream":"","seq":1}"#), BatchAnswer::Foreign);
         assert_eq!(
-            read_of_batch(Some(StatusCode::NO_RESPONDERS), b""),
+            read_of_batch(Some(StatusCode::NO_RESPONDERS), b"", None),
             BatchAnswer::Never
         );
     }

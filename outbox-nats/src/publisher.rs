@@ -163,6 +163,19 @@ impl NatsPublisher {
         encode(delivery.message(), &self.config, self.client.max_payload())
     }
 
+    /// What an answer says of its message; `None`: nothing. Counts the repeats.
+    fn settle(&self, answer: Answer) -> Option<Result<(), PublishError>> {
+        match answer {
+            Answer::Stored { duplicate } => {
+                let repeats = u64::from(duplicate);
+                self.duplicates.fetch_add(repeats, Ordering::Relaxed);
+                Some(Ok(()))
+            }
+            Answer::Failed(error) => Some(Err(error)),
+            Answer::Foreign => None,
+        }
+    }
+
     /// The number of the connection that is up, or why there is none.
     fn connection(&self) -> Result<u64, &'static str> {
         match self.client.connection_state() {
@@ -347,13 +360,11 @@ impl<'a> Call<'a, '_> {
         let Some(number) = self.inbox.number(&answer.subject) else {
             return;
         };
+        let expected = self.publisher.config.expected_stream.as_deref();
         if let Some(asked) = &mut self.asked
             && asked.is_open(number)
         {
-            match asked.take(answer) {
-                true => self.awaited.open -= 1,
-                false => self.foreign = true,
-            }
+            self.foreign |= !asked.take(answer, expected);
             return;
         }
         let Some(slot) = self.awaited.slot(number) else {
@@ -362,21 +373,12 @@ impl<'a> Call<'a, '_> {
         let Some(delivery) = *slot else {
             return;
         };
-        let expected = self.publisher.config.expected_stream.as_deref();
-        match error::read(answer.status, &answer.payload, expected) {
-            Answer::Stored { duplicate } => {
-                let repeats = u64::from(duplicate);
-                self.publisher
-                    .duplicates
-                    .fetch_add(repeats, Ordering::Relaxed);
-                delivery.report(Ok(()));
-            }
-            Answer::Failed(error) => delivery.report(Err(error)),
-            Answer::Foreign => {
-                self.foreign = true;
-                return;
-            }
-        }
+        let answer = error::read(answer.status, &answer.payload, expected);
+        let Some(answer) = self.publisher.settle(answer) else {
+            self.foreign = true;
+            return;
+        };
+        delivery.report(answer);
         *slot = None;
         self.awaited.open -= 1;
     }
@@ -463,7 +465,7 @@ struct Awaited<'a, 'p> {
     first: u64,
     /// What was sent, in the order of the numbers; `None` when it is answered.
     sent: Vec<Option<Delivery<'a>>>,
-    /// How many of them are not answered.
+    /// How many of them are not answered. A batch is one, from before its first message until its end.
     open: usize,
     unanswered_calls: &'p AtomicU64,
 }
@@ -479,10 +481,11 @@ impl<'a> Awaited<'a, '_> {
         self.open += 1;
     }
 
-    /// Something else than a message of the call awaits an answer.
-    fn push_question(&mut self) {
+    /// A number for what awaits an answer and is no message of the call.
+    fn push_question(&mut self) -> u64 {
+        let number = self.next();
         self.sent.push(None);
-        self.open += 1;
+        number
     }
 
     fn slot(&mut self, number: u64) -> Option<&mut Option<Delivery<'a>>> {

@@ -3,7 +3,13 @@
 //! They go as atomic batches, which a stream takes whole or not at all: the first message is answered, the last
 //! one commits, and a message that is missing undoes all. What a stream refuses is tried as a smaller batch, and
 //! in the end as the first message of each key, which gets an answer of its own. So does everything where a
-//! stream takes no batches, or has some of the messages already.
+//! stream takes no batches, or has some of the messages already, and what is left of a call when nobody has
+//! said how a batch ended: silence takes long, and is awaited for all topics at once then.
+//!
+//! Who knows of no batches takes what comes in one for messages of their own. So what the first is answered
+//! must be that a batch has begun, which is an empty answer; nothing else is sent before. Anybody can answer with
+//! nothing, and the stream's leader can move between two messages. So a batch is stored when the answer to
+//! the last message says that this batch is, with so many messages, and on no other word.
 //!
 //! A batch has one subject, since two subjects may belong to two streams. A key that changes its topic goes on
 //! in the next batch.
@@ -12,10 +18,10 @@ use std::collections::{HashMap, VecDeque};
 
 use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::message::OutboundMessage;
-use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind};
+use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind, Uuid};
 
 use super::{Call, Explained, NatsPublisher, Trouble};
-use crate::error::{BatchAnswer, read_of_batch};
+use crate::error::{self, BatchAnswer, read_of_batch};
 
 /// The first version of the server whose batches take message ids. (2.12.0 refuses them.)
 pub(super) const SINCE: (i64, i64, i64) = (2, 12, 2);
@@ -34,8 +40,8 @@ enum Ended {
     Stored,
     /// There is only one message for it.
     Alone,
-    /// Only the first message is stored: whoever has it knows of no batches.
-    FirstStored,
+    /// Only the first message was sent, and this was answered to it: whoever has it knows of no batches.
+    FirstPlain(Result<(), PublishError>),
     Refused,
     Never,
     /// It may be stored or not, though the server is there.
@@ -47,18 +53,18 @@ impl NatsPublisher {
     /// Publishes chains, as far as they go.
     pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
         let mut lines = lines(chained);
-        let (mut most, mut batches) = (MESSAGES, true);
+        let limit = MESSAGES.min(self.config.max_in_flight);
+        let (mut most, mut batches) = (limit, limit > 1);
         while !lines.is_empty() {
             if !batches || most < 2 {
                 self.first_of_each(&mut lines).await;
                 most = 2;
             } else {
                 match self.publish_batch(&mut lines, most).await {
-                    Ended::Stored => most = MESSAGES.min(most * 2),
+                    Ended::Stored => most = limit.min(most * 2),
                     Ended::Alone => self.first_of_each(&mut lines).await,
                     Ended::Refused => most /= 2,
-                    Ended::FirstStored | Ended::Never => batches = false,
-                    Ended::Unanswered(_) => {}
+                    Ended::FirstPlain(_) | Ended::Never | Ended::Unanswered(_) => batches = false,
                     Ended::Away(error) => {
                         let left: Vec<Delivery<'_>> = lines.into_iter().flatten().collect();
                         return super::fail(&left, &error);
@@ -88,11 +94,12 @@ impl NatsPublisher {
                         delivery.report(Ok(()));
                     }
                 }
-                Ended::FirstStored if first => {
+                Ended::FirstPlain(Ok(())) if first => {
                     if let Some(delivery) = lines[line].pop_front() {
                         delivery.report(Ok(()));
                     }
                 }
+                Ended::FirstPlain(Err(error)) if first => end(&mut lines[line], error),
                 Ended::Unanswered(error) => end(&mut lines[line], error),
                 _ => {}
             }
@@ -207,9 +214,17 @@ struct Batch {
 impl Call<'_, '_> {
     /// Sends a batch of at least two messages and waits for what is said of it.
     async fn batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
-        // Unlike any other: no number of an inbox is used twice.
-        let id = self.inbox.reply(self.awaited.next()).to_string();
-        let last = messages.len();
+        // Most messages of a batch have no answer, and a call that ends before the last leaves them in the queue.
+        self.awaited.open += 1;
+        let ended = self.send_batch(messages).await?;
+        self.awaited.open -= 1;
+        Ok(ended)
+    }
+
+    async fn send_batch(&mut self, messages: Vec<OutboundMessage>) -> Result<Ended, Trouble> {
+        // Of 32 characters; a server takes 64.
+        let id = Uuid::now_v7().simple().to_string();
+        let last = messages.len() as u64;
         for (sequence, mut message) in (1..).zip(messages) {
             let headers = message.headers.get_or_insert_default();
             headers.insert(NATS_BATCH_ID, id.as_str());
@@ -225,13 +240,22 @@ impl Call<'_, '_> {
                     Err(_) => Some(BatchAnswer::Refused),
                 }
             };
-            match answer {
-                Some(BatchAnswer::Begun) if sequence == 1 => {}
-                Some(BatchAnswer::Stored) if sequence == 1 => return Ok(Ended::FirstStored),
-                Some(BatchAnswer::Stored) => return Ok(Ended::Stored),
-                Some(BatchAnswer::Never) => return Ok(Ended::Never),
-                _ => return Ok(Ended::Refused),
-            }
+            return Ok(match answer {
+                Some(BatchAnswer::Begun) if sequence == 1 => continue,
+                Some(BatchAnswer::Plain(answer)) if sequence == 1 => {
+                    let answer = self.publisher.settle(answer);
+                    Ended::FirstPlain(answer.unwrap_or_else(|| Err(unconfirmed())))
+                }
+                Some(BatchAnswer::Stored { batch, count })
+                    if sequence == last && batch == id && count == last =>
+                {
+                    Ended::Stored
+                }
+                Some(BatchAnswer::Plain(error::Answer::Failed(error))) => Ended::Unanswered(error),
+                Some(BatchAnswer::Never) => Ended::Never,
+                Some(BatchAnswer::Refused) | None => Ended::Refused,
+                Some(_) => Ended::Unanswered(unconfirmed()),
+            });
         }
         Ok(Ended::Refused)
     }
@@ -242,7 +266,7 @@ impl Call<'_, '_> {
         mut message: OutboundMessage,
         commits: bool,
     ) -> Result<Option<BatchAnswer>, Trouble> {
-        let number = self.awaited.next();
+        let number = self.awaited.push_question();
         message.reply = Some(self.inbox.reply(number));
         if self.put(message).await?.is_err() {
             return Ok(None);
@@ -252,7 +276,6 @@ impl Call<'_, '_> {
             commits,
             answer: None,
         });
-        self.awaited.push_question();
         loop {
             self.take_arrived();
             match self.asked.take() {
@@ -281,8 +304,8 @@ impl Asked {
     }
 
     /// Whether the stream may have answered so, and nobody else.
-    pub(super) fn take(&mut self, answer: &async_nats::Message) -> bool {
-        let answer = read_of_batch(answer.status, &answer.payload);
+    pub(super) fn take(&mut self, answer: &async_nats::Message, expected: Option<&str>) -> bool {
+        let answer = read_of_batch(answer.status, &answer.payload, expected);
         if answer == BatchAnswer::Foreign || (self.commits && answer == BatchAnswer::Begun) {
             return false;
         }
@@ -305,10 +328,116 @@ fn lines<'a>(chained: &[Delivery<'a>]) -> Vec<Line<'a>> {
     lines
 }
 
+/// Of a batch whose last message was answered, but not as the stream's leader answers that knows of the batch.
+fn unconfirmed() -> PublishError {
+    PublishError::topic_unavailable(
+        "the answer to an atomic batch does not say that all of it is stored: the stream's leader is a server \
+         that knows of no batches, or somebody else has answered",
+    )
+}
+
 /// Reports why a chain goes no further. What is behind that message gets no answer.
 fn end(line: &mut Line<'_>, error: &PublishError) {
     if let Some(delivery) = line.front() {
         delivery.report(Err(error.clone()));
     }
     line.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::future::{Future, poll_fn};
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::pin::pin;
+    use std::sync::atomic::Ordering;
+    use std::task::Poll;
+    use std::thread;
+    use std::time::Duration;
+
+    use async_nats::ConnectOptions;
+
+    use super::*;
+    use crate::NatsConfig;
+
+    /// A server for one client, which answers with nothing, as one that begins a batch. Gives back its address.
+    fn server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut to_client, _) = listener.accept().unwrap();
+            let mut from_client = BufReader::new(to_client.try_clone().unwrap());
+            to_client
+                .write_all(b"INFO {\"headers\":true,\"max_payload\":1000000}\r\n")
+                .unwrap();
+            let (mut line, mut subscription) = (String::new(), String::new());
+            while from_client.read_line(&mut line).is_ok_and(|read| read > 0) {
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                let answer = match words[..] {
+                    ["PING"] => "PONG\r\n".to_owned(),
+                    ["SUB", _, id] => {
+                        id.clone_into(&mut subscription);
+                        String::new()
+                    }
+                    ["HPUB", _, ref reply @ .., _, length] => {
+                        let mut message = vec![0; length.parse::<usize>().unwrap() + 2];
+                        from_client.read_exact(&mut message).unwrap();
+                        let answer = |reply| format!("MSG {reply} {subscription} 0\r\n\r\n");
+                        reply.first().map(answer).unwrap_or_default()
+                    }
+                    _ => String::new(),
+                };
+                if to_client.write_all(answer.as_bytes()).is_err() {
+                    break;
+                }
+                line.clear();
+            }
+        });
+        format!("nats://{address}")
+    }
+
+    /// Polls so often, unless it comes to its end before, and gives back whether it did.
+    async fn ends_within<T>(polls: usize, future: impl Future<Output = T>) -> bool {
+        let (mut future, mut left) = (pin!(future), polls);
+        poll_fn(|context| {
+            left -= 1;
+            match future.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(true),
+                Poll::Pending if left == 0 => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Wherever that is: what is in the client's queue then is what the next call waits for.
+    #[tokio::test]
+    async fn a_batch_that_is_dropped_is_an_unanswered_call() {
+        let client = ConnectOptions::new()
+            .client_capacity(1) // so that it waits at each message
+            .connect(server())
+            .await
+            .unwrap();
+        let config = NatsConfig::new().ack_timeout(Duration::from_millis(100));
+        let publisher = NatsPublisher::new(client, config).unwrap();
+        let message = OutboundMessage {
+            subject: "t".into(),
+            reply: None,
+            payload: "x".into(),
+            headers: None,
+        };
+        for polls in 1.. {
+            let mut call = publisher.begin(0).await.ok().unwrap();
+            let ended = ends_within(polls, call.batch(vec![message.clone(); 20])).await;
+            drop(call);
+            let unanswered = publisher.unanswered_calls.load(Ordering::Relaxed);
+            assert_eq!(unanswered, polls as u64, "after so many polls");
+            if ended {
+                assert!(polls > 10, "it has not waited");
+                break;
+            }
+        }
+    }
 }
