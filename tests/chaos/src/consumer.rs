@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::broker::Broker;
+use crate::broker::{Broker, is_probe};
 use crate::record::{Arrival, Content};
 use crate::timeline::Timeline;
 
@@ -48,6 +48,7 @@ impl Recorder {
         let at = self.timeline.now();
         let mut record = self.lock();
         match read {
+            Ok((id, _)) if is_probe(id) => {}
             Ok((id, content)) => {
                 record.different.insert(id);
                 record.arrivals.push(Arrival {

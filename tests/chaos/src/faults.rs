@@ -8,7 +8,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::time::sleep_until;
 
 use crate::Result;
-use crate::broker::Broker;
+use crate::broker::{self, Broker};
 use crate::postgres::Postgres;
 use crate::relays::Relays;
 use crate::schedule::{Fault, Planned, by_target};
@@ -79,7 +79,7 @@ impl Stage<'_> {
             Fault::KillBroker => self.service()?.kill().await?,
             Fault::StopBroker => self.service()?.stop().await?,
             Fault::FreezeBroker => self.service()?.freeze()?,
-            Fault::FillBroker(state) => self.broker.fill(state, self.service()?).await?,
+            Fault::FillBroker(state) => broker::fill(self.broker, state, self.service()?).await?,
             Fault::CrashPostgres => self.postgres.lock().await.crash().await?,
             Fault::EndSessions => {
                 let url = self.postgres.lock().await.url();
@@ -114,7 +114,7 @@ impl Stage<'_> {
             Fault::JumpClock(_) => self.relays.set_clock(0)?,
             Fault::KillBroker | Fault::StopBroker => self.service()?.start().await?,
             Fault::FreezeBroker => self.service()?.thaw()?,
-            Fault::FillBroker(state) => self.broker.drain(state, self.service()?).await?,
+            Fault::FillBroker(state) => broker::drain(self.broker, state, self.service()?).await?,
             Fault::CrashPostgres => self.postgres.lock().await.up().await?,
             Fault::FillPostgres => {
                 let mut postgres = self.postgres.lock().await;
