@@ -118,16 +118,20 @@ impl Consumer {
         }
     }
 
-    /// Ends it; all that it got.
-    pub(crate) async fn stop(self) -> Result<Vec<Arrival>> {
+    /// Ends it; all that it got, and what was wrong with that.
+    pub(crate) async fn stop(self) -> (Vec<Arrival>, Result<()>) {
         self.recorder.stop.store(true, Ordering::Relaxed);
-        timeout(Duration::from_secs(60), self.running).await??;
+        let ended = timeout(Duration::from_secs(60), self.running).await;
         let mut record = self.recorder.lock();
-        match record.strange.take() {
-            None => Ok(std::mem::take(&mut record.arrivals)),
-            Some(strange) => {
+        let strange = record.strange.take();
+        let verdict = match (ended, strange) {
+            (Err(_), _) => Err("it does not end".into()),
+            (Ok(Err(error)), _) => Err(error.into()),
+            (Ok(Ok(())), Some(strange)) => {
                 Err(format!("a record that breaks the wire contract: {strange}").into())
             }
-        }
+            (Ok(Ok(())), None) => Ok(()),
+        };
+        (std::mem::take(&mut record.arrivals), verdict)
     }
 }

@@ -52,6 +52,14 @@ impl Stage<'_> {
             .push(what);
     }
 
+    /// What it was, or nothing and the trouble for the report.
+    pub(crate) fn or_trouble<T: Default>(&self, what: &str, result: Result<T>) -> T {
+        result.unwrap_or_else(|error| {
+            self.trouble(format!("{what}: {error}"));
+            T::default()
+        })
+    }
+
     async fn play(&self, planned: &Planned) -> Result<()> {
         let Planned { fault, lasts, .. } = *planned;
         let from = self.timeline.now();
@@ -61,7 +69,7 @@ impl Stage<'_> {
         // What has begun in part has to end too.
         self.end(fault).await?;
         begun?;
-        self.timeline.broken(fault.kind(), from);
+        self.timeline.broken(fault, from);
         if lasts > Duration::from_millis(100) {
             let after = (self.timeline.now() - from).as_secs_f64();
             self.timeline
