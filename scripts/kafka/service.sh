@@ -80,3 +80,4 @@ kafka_is_ready() {
 
 stop_kafka() { end "$1" TERM; }
 crash_kafka() { end "$1" KILL; }
+kafka_version() { basename -s .jar "$(kafka_jars)"/kafka_*.jar | sed 's/.*-//'; }

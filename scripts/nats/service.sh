@@ -46,3 +46,4 @@ nats_is_ready() {
 
 stop_nats() { end "$1" TERM; }
 crash_nats() { end "$1" KILL; }
+nats_version() { "$(nats_program "$1")" --version; }

@@ -25,3 +25,4 @@ pgbouncer_is_ready() {
 
 stop_pgbouncer() { end "$1" INT; }
 crash_pgbouncer() { end "$1" KILL; }
+pgbouncer_version() { pgbouncer --version; }

@@ -124,3 +124,4 @@ stop_postgres() { end "$1" INT; }
 
 # "Immediate": no checkpoint, so the start recovers from the log.
 crash_postgres() { end "$1" QUIT; }
+postgres_version() { "$(postgres_bin "$1")/postgres" --version; }

@@ -80,3 +80,4 @@ end_rabbitmq() {
     end "$@"
     ERL_EPMD_PORT="$((${PORT[$1]} + 2))" epmd -kill >/dev/null 2>&1 || true
 }
+rabbitmq_version() { rabbitmqctl "$1" version; }

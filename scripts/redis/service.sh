@@ -18,3 +18,4 @@ redis_is_ready() { [[ "$(timeout 2 redis-cli -p "${PORT[$1]}" PING 2>/dev/null)"
 
 stop_redis() { end "$1" TERM; }
 crash_redis() { end "$1" KILL; }
+redis_version() { redis-server --version; }

@@ -2,8 +2,9 @@
 //!
 //! It is pure and knows no relay, no broker and none of the crates under test; its tests put each fault into
 //! its input that it is there for. A finding of any kind but a repeat fails the run, and so does a repeat
-//! that no fault explains.
+//! that no fault explains, of which `repeats.rs` decides.
 
+mod repeats;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::record::{Arrival, Attempt, Committed, Disturbance, Left};
+pub(crate) use self::repeats::{Bounds, Explained};
+use self::repeats::{Progress, Repeat, explain};
+use crate::record::{Arrival, Attempt, Committed, Disturbance, Failures, Left};
 
 /// How many findings of a kind are described; all are counted.
 const DESCRIBED: usize = 5;
@@ -25,10 +28,9 @@ pub(crate) struct Evidence<'a> {
     /// In the order of each partition.
     pub(crate) arrivals: &'a [Arrival],
     pub(crate) disturbances: &'a [Disturbance],
-    /// How long after its end a fault may still be the reason of a repeat: what a relay that was frozen or
-    /// cut off holds is free that late.
-    pub(crate) aftermath: Duration,
+    pub(crate) bounds: Bounds,
     pub(crate) left: Left,
+    pub(crate) failures: &'a [Failures],
 }
 
 /// What came out.
@@ -40,7 +42,7 @@ pub(crate) struct Audit {
     /// Different committed messages that arrived.
     pub(crate) delivered: usize,
     /// Copies of messages that had arrived before, by the fault that explains them.
-    pub(crate) repeats: BTreeMap<&'static str, usize>,
+    pub(crate) repeats: BTreeMap<&'static str, Explained>,
     /// Repeats that nothing explains.
     pub(crate) unexplained: Findings,
     /// Committed, and never arrived.
@@ -58,6 +60,7 @@ pub(crate) struct Audit {
     /// The database had confirmed the commit and does not know of it.
     pub(crate) forgotten: Findings,
     pub(crate) left: Left,
+    pub(crate) failures: Vec<Failures>,
 }
 
 /// How many, and the first of them in words.
@@ -84,9 +87,12 @@ impl Audit {
             attempted: evidence.attempts.len(),
             committed: log.len(),
             left: evidence.left,
+            failures: evidence.failures.to_vec(),
             ..Self::default()
         };
-        let mut first_copies: HashMap<Uuid, Duration> = HashMap::with_capacity(log.len());
+        // When the last copy of each message arrived.
+        let mut copies: HashMap<Uuid, Duration> = HashMap::with_capacity(log.len());
+        let (mut repeats, mut progress) = (Vec::new(), Vec::new());
         let mut keys: HashMap<&str, (i64, i32)> = HashMap::new();
         for arrival in evidence.arrivals {
             let id = arrival.id;
@@ -105,7 +111,8 @@ impl Audit {
                     .altered
                     .add(|| format!("{id}: {:?} became {:?}", committed.content, arrival.content));
             }
-            let asked = evidence.attempts.get(&id).and_then(|it| it.commit_asked);
+            let attempt = evidence.attempts.get(&id).copied().unwrap_or_default();
+            let asked = attempt.commit_asked;
             if asked.is_none_or(|asked| arrival.at < asked) {
                 audit.early.add(|| {
                     format!(
@@ -114,11 +121,12 @@ impl Audit {
                     )
                 });
             }
-            if let Some(first) = first_copies.get(&id) {
-                audit.repeat(evidence, arrival, *first);
+            if let Some(before) = copies.insert(id, arrival.at) {
+                repeats.push(Repeat { arrival, before });
                 continue;
             }
-            first_copies.insert(id, arrival.at);
+            let committed_at = attempt.commit_answered.or(asked).unwrap_or_default();
+            progress.push((committed_at, arrival.at));
             let Some(key) = committed.content.key.as_deref() else {
                 continue;
             };
@@ -142,16 +150,25 @@ impl Audit {
             }
         }
         audit.keys = keys.len();
-        audit.delivered = first_copies.len();
+        audit.delivered = copies.len();
         for committed in evidence.committed {
-            if !first_copies.contains_key(&committed.id) {
-                audit.lost.add(|| {
-                    format!(
-                        "{}: number {} of {:?}",
-                        committed.id, committed.n, committed.content.key
-                    )
-                });
+            if !copies.contains_key(&committed.id) {
+                let key = committed.content.key.as_deref();
+                let partition = key.and_then(|key| Some(keys.get(key)?.1));
+                audit
+                    .lost
+                    .add(|| describe_lost(committed, evidence.attempts, partition));
             }
+        }
+        let progress = Progress::of(progress);
+        let (explained, unexplained) =
+            explain(repeats, evidence.disturbances, &progress, &evidence.bounds);
+        audit.repeats = explained;
+        for Repeat { arrival, before } in unexplained {
+            let (id, at) = (arrival.id, arrival.at);
+            audit
+                .unexplained
+                .add(|| format!("{id} at {at:.3?}, the copy before it at {before:.3?}"));
         }
         for (id, attempt) in evidence.attempts {
             if let Some(answered) = attempt.commit_answered
@@ -163,26 +180,6 @@ impl Audit {
             }
         }
         audit
-    }
-
-    /// The youngest fault explains it that had begun when the repeat came, and whose aftermath reached
-    /// beyond the first copy.
-    fn repeat(&mut self, evidence: &Evidence<'_>, arrival: &Arrival, first: Duration) {
-        let fault = evidence
-            .disturbances
-            .iter()
-            .filter(|it| it.from <= arrival.at && first <= it.until + evidence.aftermath)
-            .max_by_key(|it| it.from);
-        let reason = match fault {
-            _ if arrival.redelivered => "given again by the broker",
-            Some(fault) => fault.kind,
-            None => {
-                self.unexplained
-                    .add(|| format!("{} at {:.3?}, first at {first:.3?}", arrival.id, arrival.at));
-                return;
-            }
-        };
-        *self.repeats.entry(reason).or_default() += 1;
     }
 
     fn findings(&self) -> [(&'static str, &Findings); 8] {
@@ -204,7 +201,6 @@ impl Audit {
             waiting,
             parked,
             dead,
-            failures: _,
         } = self.left;
         self.delivered > 0
             && self
@@ -218,7 +214,8 @@ impl Audit {
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rolled_back = self.attempted.saturating_sub(self.committed);
-        let repeats: usize = self.repeats.values().sum();
+        let repeats: usize = self.repeats.values().map(|it| it.count).sum();
+        let failures = self.failures.iter().map(|it| it.count).sum();
         let mut line = |what: &str, count: u64| writeln!(f, "{what:<38} {count:>9}");
         line("messages that committed", self.committed as u64)?;
         line("messages that rolled back", rolled_back as u64)?;
@@ -230,10 +227,24 @@ impl fmt::Display for Audit {
         line("left waiting", self.left.waiting)?;
         line("left parked", self.left.parked)?;
         line("left dead", self.left.dead)?;
-        line("failures counted", self.left.failures)?;
+        line("failures counted", failures)?;
         line("repeats, explained", repeats as u64)?;
-        for (reason, count) in &self.repeats {
-            line(&format!("  {reason}"), *count as u64)?;
+        for (reason, Explained { count, latest }) in &self.repeats {
+            let (reason, latest) = (format!("  {reason}"), latest.as_secs_f64());
+            writeln!(f, "{reason:<38} {count:>9}, up to {latest:.1} s after it")?;
+        }
+        for failures in self.failures.iter().take(2 * DESCRIBED) {
+            let Failures {
+                kind,
+                reason,
+                count,
+                first,
+                last,
+            } = failures;
+            writeln!(
+                f,
+                "failures: {count} {kind}, from {first:.1?} to {last:.1?}: {reason}"
+            )?;
         }
         for (what, findings) in self.findings() {
             for described in &findings.first {
@@ -254,4 +265,22 @@ impl fmt::Display for Audit {
         };
         write!(f, "verdict: {verdict}")
     }
+}
+
+/// All that is known of it. The partition is that of its key, where another message of it arrived.
+fn describe_lost(
+    lost: &Committed,
+    attempts: &HashMap<Uuid, Attempt>,
+    partition: Option<i32>,
+) -> String {
+    let Committed { id, n, content } = lost;
+    let attempt = attempts.get(id).copied().unwrap_or_default();
+    let time = |at: Option<Duration>| at.map_or("never".to_owned(), |at| format!("at {at:.3?}"));
+    let key = content.key.as_deref().unwrap_or("no key");
+    let partition = partition.map_or("unknown".to_owned(), |it| it.to_string());
+    format!(
+        "{id}: number {n} of {key}, partition {partition}, commit asked for {}, answered {}",
+        time(attempt.commit_asked),
+        time(attempt.commit_answered)
+    )
 }

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::broker::Broker;
+use crate::broker::{Broker, is_probe};
 use crate::record::{Arrival, Content};
 use crate::timeline::Timeline;
 
@@ -48,6 +48,7 @@ impl Recorder {
         let at = self.timeline.now();
         let mut record = self.lock();
         match read {
+            Ok((id, _)) if is_probe(id) => {}
             Ok((id, content)) => {
                 record.different.insert(id);
                 record.arrivals.push(Arrival {
@@ -117,16 +118,20 @@ impl Consumer {
         }
     }
 
-    /// Ends it; all that it got.
-    pub(crate) async fn stop(self) -> Result<Vec<Arrival>> {
+    /// Ends it; all that it got, and what was wrong with that.
+    pub(crate) async fn stop(self) -> (Vec<Arrival>, Result<()>) {
         self.recorder.stop.store(true, Ordering::Relaxed);
-        timeout(Duration::from_secs(60), self.running).await??;
+        let ended = timeout(Duration::from_secs(60), self.running).await;
         let mut record = self.recorder.lock();
-        match record.strange.take() {
-            None => Ok(std::mem::take(&mut record.arrivals)),
-            Some(strange) => {
+        let strange = record.strange.take();
+        let verdict = match (ended, strange) {
+            (Err(_), _) => Err("it does not end".into()),
+            (Ok(Err(error)), _) => Err(error.into()),
+            (Ok(Ok(())), Some(strange)) => {
                 Err(format!("a record that breaks the wire contract: {strange}").into())
             }
-        }
+            (Ok(Ok(())), None) => Ok(()),
+        };
+        (std::mem::take(&mut record.arrivals), verdict)
     }
 }

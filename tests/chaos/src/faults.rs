@@ -8,7 +8,7 @@ use sqlx::{Connection as _, PgConnection};
 use tokio::time::sleep_until;
 
 use crate::Result;
-use crate::broker::Broker;
+use crate::broker::{self, Broker};
 use crate::postgres::Postgres;
 use crate::relays::Relays;
 use crate::schedule::{Fault, Planned, by_target};
@@ -52,6 +52,14 @@ impl Stage<'_> {
             .push(what);
     }
 
+    /// What it was, or nothing and the trouble for the report.
+    pub(crate) fn or_trouble<T: Default>(&self, what: &str, result: Result<T>) -> T {
+        result.unwrap_or_else(|error| {
+            self.trouble(format!("{what}: {error}"));
+            T::default()
+        })
+    }
+
     async fn play(&self, planned: &Planned) -> Result<()> {
         let Planned { fault, lasts, .. } = *planned;
         let from = self.timeline.now();
@@ -61,7 +69,7 @@ impl Stage<'_> {
         // What has begun in part has to end too.
         self.end(fault).await?;
         begun?;
-        self.timeline.broken(fault.kind(), from);
+        self.timeline.broken(fault, from);
         if lasts > Duration::from_millis(100) {
             let after = (self.timeline.now() - from).as_secs_f64();
             self.timeline
@@ -79,7 +87,7 @@ impl Stage<'_> {
             Fault::KillBroker => self.service()?.kill().await?,
             Fault::StopBroker => self.service()?.stop().await?,
             Fault::FreezeBroker => self.service()?.freeze()?,
-            Fault::FillBroker(state) => self.broker.fill(state, self.service()?).await?,
+            Fault::FillBroker(state) => broker::fill(self.broker, state, self.service()?).await?,
             Fault::CrashPostgres => self.postgres.lock().await.crash().await?,
             Fault::EndSessions => {
                 let url = self.postgres.lock().await.url();
@@ -114,7 +122,7 @@ impl Stage<'_> {
             Fault::JumpClock(_) => self.relays.set_clock(0)?,
             Fault::KillBroker | Fault::StopBroker => self.service()?.start().await?,
             Fault::FreezeBroker => self.service()?.thaw()?,
-            Fault::FillBroker(state) => self.broker.drain(state, self.service()?).await?,
+            Fault::FillBroker(state) => broker::drain(self.broker, state, self.service()?).await?,
             Fault::CrashPostgres => self.postgres.lock().await.up().await?,
             Fault::FillPostgres => {
                 let mut postgres = self.postgres.lock().await;

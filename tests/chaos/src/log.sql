@@ -12,16 +12,26 @@ CREATE TABLE log.enqueued (
     header_values text[] NOT NULL
 );
 
-CREATE TABLE log.failure (error text);
+CREATE TABLE log.failure (
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    kind text,
+    error text
+);
 
 CREATE FUNCTION log.see_failure() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO log.failure VALUES (NEW.error);
+    INSERT INTO log.failure (kind, error) VALUES (NEW.error_kind, NEW.error);
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER see_failure AFTER INSERT OR UPDATE ON outbox.blocked
+CREATE TRIGGER see_first_failure AFTER INSERT ON outbox.blocked
     FOR EACH ROW WHEN (NEW.failures > 0) EXECUTE FUNCTION log.see_failure();
+-- The row is also written when nothing was counted: for a key that waits because of an outage.
+CREATE TRIGGER see_next_failure AFTER UPDATE ON outbox.blocked
+    FOR EACH ROW WHEN (
+        NEW.failures > 0
+        AND (NEW.tried IS DISTINCT FROM OLD.tried OR NEW.failures > OLD.failures)
+    ) EXECUTE FUNCTION log.see_failure();
 CREATE TRIGGER see_failure AFTER INSERT ON outbox.dead
     FOR EACH ROW EXECUTE FUNCTION log.see_failure();

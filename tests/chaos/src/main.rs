@@ -19,6 +19,7 @@ mod broker;
 mod consumer;
 mod faults;
 mod folder;
+mod kept;
 mod plot;
 mod postgres;
 mod process;
@@ -32,6 +33,7 @@ mod service;
 mod soak;
 mod storm;
 mod timeline;
+mod trend;
 
 use std::process::ExitCode;
 

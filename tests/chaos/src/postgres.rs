@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
@@ -170,6 +170,14 @@ impl Postgres {
             None => Ok(()),
         }
     }
+}
+
+/// The version of the server, without that of its package.
+pub(crate) async fn version(pool: &PgPool) -> Result<String> {
+    let version: String = sqlx::query_scalar("SHOW server_version")
+        .fetch_one(pool)
+        .await?;
+    Ok(version.split(' ').next().unwrap_or_default().to_owned())
 }
 
 fn filling(disk: &Path) -> PathBuf {

@@ -30,12 +30,17 @@ pub(crate) fn start(mut command: tokio::process::Command, log: &Path) -> Result<
 
 /// Runs a program to its end; an error with what it said unless it succeeded.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<()> {
+    output(program, arguments).map(drop)
+}
+
+/// What a program writes to its standard output; an error as with [`run`].
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .output()?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8(output.stdout)?);
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{program} {}: {said}", arguments.join(" ")).into())

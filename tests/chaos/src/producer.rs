@@ -67,14 +67,40 @@ impl Ledger {
         std::mem::take(&mut self.lock())
     }
 
-    /// When its commit was confirmed; forgets it.
-    pub(crate) fn settle(&self, id: &Uuid) -> Option<Duration> {
-        self.lock().remove(id)?.commit_answered
+    /// What is known of a message that has arrived.
+    pub(crate) fn settle(&self, id: &Uuid) -> Settled {
+        let mut attempts = self.lock();
+        match attempts.get(id) {
+            None => Settled::Before,
+            Some(Attempt {
+                commit_answered: None,
+                ..
+            }) => Settled::NotYet,
+            Some(Attempt {
+                commit_answered: Some(answered),
+                ..
+            }) => {
+                let answered = *answered;
+                attempts.remove(id);
+                Settled::Committed(answered)
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Attempt>> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the producers know of a message that has arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// When its commit was confirmed. It is forgotten now.
+    Committed(Duration),
+    /// It is faster than the answer to its commit.
+    NotYet,
+    /// It was settled and forgotten before.
+    Before,
 }
 
 /// Producers that run.
@@ -139,12 +165,15 @@ impl Producers {
     }
 
     /// Lets each end its transaction.
-    pub(crate) async fn stop(self) -> Result<Arc<Ledger>> {
+    pub(crate) async fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
+        let mut ended = Ok(());
         for producer in self.running {
-            producer.await?;
+            if let Err(error) = producer.await {
+                ended = Err(error.into());
+            }
         }
-        Ok(self.ledger)
+        ended
     }
 }
 
@@ -268,11 +297,16 @@ fn message(random: &mut Rng, topic: &str, key: &str, n: i64) -> Message {
     built.unwrap_or_else(|error| panic!("a message that is refused: {error}"))
 }
 
-/// The database's log of commits.
+/// The database's log of commits, all that there will ever be. The lock waits for every transaction that has
+/// written to it: one whose client never got an answer may still be on its way.
 pub(crate) async fn log(pool: &PgPool) -> Result<Vec<Committed>> {
+    let mut tx = pool.begin().await?;
+    sqlx::raw_sql("SET LOCAL lock_timeout = '60s'; LOCK TABLE log.enqueued IN SHARE MODE")
+        .execute(&mut *tx)
+        .await?;
     let rows =
         sqlx::query("SELECT id, key, n, payload, header_names, header_values FROM log.enqueued")
-            .fetch_all(pool)
+            .fetch_all(&mut *tx)
             .await?;
     let committed = rows.iter().map(|row| {
         let names: Vec<String> = row.try_get(4)?;
@@ -288,4 +322,64 @@ pub(crate) async fn log(pool: &PgPool) -> Result<Vec<Committed>> {
         })
     });
     committed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::postgres::PgPoolOptions;
+
+    use super::*;
+    use crate::folder::Folder;
+    use crate::postgres::Postgres;
+
+    #[tokio::test]
+    async fn the_log_has_what_was_still_to_commit_when_it_was_asked_for() -> Result<()> {
+        let mut folder = Folder::make()?;
+        let postgres = Postgres::start(&mut folder, None).await?;
+        let pool = PgPoolOptions::new().connect(&postgres.url()).await?;
+        Outbox::new().migrate(&pool).await?;
+        sqlx::raw_sql(include_str!("log.sql"))
+            .execute(&pool)
+            .await?;
+        let mut open = pool.begin().await?;
+        let id = Uuid::now_v7();
+        sqlx::query("INSERT INTO log.enqueued VALUES ($1, NULL, 1, NULL, '{}', '{}')")
+            .bind(id)
+            .execute(&mut *open)
+            .await?;
+        let reading = tokio::spawn({
+            let pool = pool.clone();
+            async move { log(&pool).await }
+        });
+        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+        while !sqlx::query_scalar::<_, bool>(waits)
+            .fetch_one(&pool)
+            .await?
+        {
+            assert!(!reading.is_finished(), "it does not wait");
+            sleep(Duration::from_millis(10)).await; // wait: the poll of a loop that ends either way
+        }
+        open.commit().await?;
+        let committed = reading.await??;
+        assert_eq!(committed.len(), 1);
+        assert_eq!(committed[0].id, id);
+        Ok(())
+    }
+
+    #[test]
+    fn a_message_that_is_faster_than_the_answer_to_its_commit_is_settled_after_it() {
+        let ledger = Ledger {
+            timeline: Arc::new(Timeline::begin()),
+            attempts: Mutex::default(),
+        };
+        let id = Uuid::now_v7();
+        ledger.tried(id);
+        ledger.asks_for_commit(&[id]);
+        assert_eq!(ledger.settle(&id), Settled::NotYet);
+        ledger.committed(&[id]);
+        assert_eq!(ledger.confirmed(), 1);
+        assert!(matches!(ledger.settle(&id), Settled::Committed(_)));
+        assert_eq!(ledger.settle(&id), Settled::Before);
+        assert_eq!(ledger.confirmed(), 0);
+    }
 }

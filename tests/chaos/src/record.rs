@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::schedule::Fault;
+
 /// What must arrive as it was enqueued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
@@ -45,9 +47,9 @@ pub(crate) struct Arrival {
 }
 
 /// A fault and its time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Disturbance {
-    pub(crate) kind: &'static str,
+    pub(crate) fault: Fault,
     pub(crate) from: Duration,
     /// When what was broken was put right. What follows from it may come later.
     pub(crate) until: Duration,
@@ -59,6 +61,14 @@ pub(crate) struct Left {
     pub(crate) waiting: u64,
     pub(crate) parked: u64,
     pub(crate) dead: u64,
-    /// How often, during the whole run, a failure was counted against a message.
-    pub(crate) failures: u64,
+}
+
+/// Failures that were counted against messages during the run, which leave no trace once these are delivered.
+#[derive(Clone, Debug)]
+pub(crate) struct Failures {
+    pub(crate) kind: String,
+    pub(crate) reason: String,
+    pub(crate) count: u64,
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
 }

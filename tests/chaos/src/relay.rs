@@ -15,10 +15,15 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Result;
-use crate::broker::Kind;
+use crate::audit::Bounds;
+use crate::broker::{self, Kind};
 
+const WORKERS: usize = 2;
+const BATCH: usize = 200;
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(14);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The longest before a message, or everything, is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const STOP_GRACE: Duration = Duration::from_secs(4);
 /// How long the server of a database lets an idle claim live: both timeouts, and what the store adds.
 const CLAIM: Duration = PUBLISH_TIMEOUT
@@ -27,10 +32,19 @@ const CLAIM: Duration = PUBLISH_TIMEOUT
 /// An adapter must have explained an outage in less than half of the publish timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+const NATS_PING: Duration = Duration::from_secs(5);
 
-/// How long after its end a fault may still be felt: until the database has ended the claims of a relay
-/// that was cut off, and another has published and settled what was in them.
-pub(crate) const AFTERMATH: Duration = CLAIM.saturating_add(Duration::from_secs(10));
+/// What bounds the repeats that come of a fault, with some seconds for a busy machine.
+pub(crate) const BOUNDS: Bounds = Bounds {
+    under_way: WORKERS * BATCH,
+    given: broker::GIVEN as usize,
+    batch: PUBLISH_TIMEOUT.saturating_add(SETTLE_TIMEOUT),
+    soon: ANSWER_TIMEOUT
+        .saturating_add(LONGEST_PAUSE)
+        .saturating_add(Duration::from_secs(2)),
+    claim: CLAIM,
+};
+
 /// How long a stop may take, with some seconds for a busy machine.
 pub(crate) const STOP: Duration = STOP_GRACE
     .saturating_add(SETTLE_TIMEOUT)
@@ -80,15 +94,15 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         });
     }
     Relay::builder(Outbox::new().store(&pool), publisher)
-        .workers(2)
-        .batch_messages(200)
+        .workers(WORKERS)
+        .batch_messages(BATCH)
         .publish_timeout(PUBLISH_TIMEOUT)
         .settle_timeout(SETTLE_TIMEOUT)
         .stop_grace(STOP_GRACE)
         .backoff_longest(Duration::from_secs(1))
         .retry(ExponentialBackoff::new(
             ExponentialBackoff::FIRST,
-            Duration::from_secs(2),
+            LONGEST_PAUSE,
             ExponentialBackoff::MAX_FAILURES,
         )?)
         .build()?
@@ -116,7 +130,10 @@ async fn open(kind: Kind, address: &str) -> Result<Box<dyn Publisher>> {
             Box::new(KafkaPublisher::new(config)?)
         }
         Kind::Nats => {
-            let options = ConnectOptions::new().retry_on_initial_connect();
+            // The client gives a connection up that is dead without a word after three pings.
+            let options = ConnectOptions::new()
+                .retry_on_initial_connect()
+                .ping_interval(NATS_PING);
             let client = options.connect(format!("nats://{address}")).await?;
             Box::new(NatsPublisher::new(
                 client,

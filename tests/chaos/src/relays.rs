@@ -85,11 +85,15 @@ impl Relays {
         }
     }
 
-    pub(crate) async fn stop_all(&self) -> Result<()> {
+    /// Stops each; what was wrong with their ends, or with their running until then.
+    pub(crate) async fn stop_all(&self) -> Vec<String> {
+        let mut troubles = self.ended();
         for relay in 0..RELAYS {
-            self.stop(relay).await?;
+            if let Err(error) = self.stop(relay).await {
+                troubles.push(error.to_string());
+            }
         }
-        Ok(())
+        troubles
     }
 
     pub(crate) fn freeze(&self, relay: usize) -> Result<()> {
@@ -122,7 +126,7 @@ impl Relays {
     }
 
     /// The relays that have ended by themselves.
-    pub(crate) fn ended(&self) -> Vec<String> {
+    fn ended(&self) -> Vec<String> {
         let ended = |relay: &&Relay| {
             let mut process = relay.process.lock().unwrap_or_else(PoisonError::into_inner);
             process

@@ -16,30 +16,36 @@ pub(crate) struct Report<'a> {
     pub(crate) title: String,
     /// The arguments of the program.
     pub(crate) command: String,
+    /// Their versions.
+    pub(crate) servers: &'a str,
     pub(crate) audit: &'a Audit,
     /// What went wrong that no fault was meant to do.
     pub(crate) troubles: &'a [String],
     pub(crate) disturbances: &'a [Disturbance],
+    /// How many faults the schedule had.
+    pub(crate) planned: usize,
     /// When a message committed, and when a copy arrived.
     pub(crate) committed: Vec<Duration>,
     pub(crate) delivered: Vec<Duration>,
 }
 
 impl Report<'_> {
-    /// The audit, and how often each fault was there.
+    /// The servers, the audit, and how often each fault was there.
     pub(crate) fn summary(&self) -> String {
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         for disturbance in self.disturbances {
-            *kinds.entry(disturbance.kind).or_default() += 1;
+            *kinds.entry(disturbance.fault.kind()).or_default() += 1;
         }
         let kinds: Vec<_> = kinds
             .iter()
             .map(|(kind, count)| format!("{kind} {count}"))
             .collect();
         let mut summary = format!(
-            "{}\nfaults: {} ({})",
+            "{}\n{}\nfaults: {} of {} planned ({})",
+            self.servers,
             self.audit,
             self.disturbances.len(),
+            self.planned,
             kinds.join(", ")
         );
         for trouble in self.troubles {
@@ -61,9 +67,9 @@ impl Report<'_> {
             self.command,
             self.summary()
         );
-        for Disturbance { kind, from, until } in self.disturbances {
+        for Disturbance { fault, from, until } in self.disturbances {
             let (from, until) = (from.as_secs_f64(), until.as_secs_f64());
-            text.push_str(&format!("| {kind} | {from:.1} s | {until:.1} s |\n"));
+            text.push_str(&format!("| {fault} | {from:.1} s | {until:.1} s |\n"));
         }
         let path = folder.join("report.md");
         fs::write(&path, text)?;
@@ -76,8 +82,8 @@ impl Report<'_> {
             points: by_second(times),
         };
         let bars = self.disturbances.iter().map(|it| Bar {
-            row: row(it.kind),
-            label: it.kind.to_owned(),
+            row: row(it.fault.kind()),
+            label: it.fault.to_string(),
             from: it.from.as_secs_f64(),
             until: it.until.as_secs_f64(),
         });

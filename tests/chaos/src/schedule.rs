@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::broker::State;
+
 /// How many relays there are.
 pub(crate) const RELAYS: usize = 3;
 /// The relay whose host has a clock that can be set.
@@ -40,7 +42,7 @@ pub(crate) enum Fault {
     /// It keeps its connections and answers nothing.
     FreezeBroker,
     /// It takes no writes, in one of the ways that it has for that.
-    FillBroker(&'static str),
+    FillBroker(State),
     /// An `immediate` shutdown: no checkpoint, so the start recovers from the log.
     CrashPostgres,
     /// The database ends every session, those of the producers too.
@@ -92,7 +94,7 @@ impl Fault {
             Self::KillBroker => "broker killed",
             Self::StopBroker => "broker restarted",
             Self::FreezeBroker => "broker frozen",
-            Self::FillBroker(state) => state,
+            Self::FillBroker(state) => state.name,
             Self::CrashPostgres => "postgres crashed",
             Self::EndSessions => "sessions ended",
             Self::FillPostgres => "postgres disk full",
@@ -173,7 +175,7 @@ pub(crate) struct Abilities {
     /// The broker's server is this run's alone.
     pub(crate) broker: bool,
     /// The states in which the broker takes no writes.
-    pub(crate) broker_states: &'static [&'static str],
+    pub(crate) broker_states: &'static [State],
     /// The database's disk can be filled.
     pub(crate) disk: bool,
     /// Only the relays are killed, as often as that goes.
@@ -261,7 +263,7 @@ fn cards(rng: &mut Rng, abilities: &Abilities) -> Vec<Planned> {
                 abilities
                     .broker_states
                     .iter()
-                    .map(|it| Fault::FillBroker(it)),
+                    .map(|it| Fault::FillBroker(*it)),
             );
         }
         for link in [Link::Broker, Link::Database] {
@@ -313,10 +315,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::broker::Says;
+
+    const fn state(name: &'static str) -> State {
+        State {
+            name,
+            says: Says::No,
+        }
+    }
 
     const FULL: Abilities = Abilities {
         broker: true,
-        broker_states: &["out of memory", "out of disk"],
+        broker_states: &[state("out of memory"), state("out of disk")],
         disk: true,
         kills_only: false,
     };

@@ -83,6 +83,13 @@ impl Drop for Service {
     }
 }
 
+/// The version of a server.
+pub(crate) fn version(name: &str) -> Result<String> {
+    Ok(process::output(SCRIPT, &["version", name])?
+        .trim()
+        .to_owned())
+}
+
 /// Where the script keeps its servers.
 fn folder() -> PathBuf {
     std::env::var_os("OUTBOX_SERVICES_DIR").map_or_else(

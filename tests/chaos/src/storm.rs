@@ -17,14 +17,15 @@ use crate::broker::{self, Broker, Kind};
 use crate::consumer::{Consumer, Recorder};
 use crate::faults::Stage;
 use crate::folder::Folder;
-use crate::postgres::Postgres;
+use crate::kept::{keep_logs, keep_records, keep_tables};
+use crate::postgres::{self, Postgres};
 use crate::producer::{self, Ledger, Producers, Work};
-use crate::record::Left;
-use crate::relay::AFTERMATH;
+use crate::record::{Failures, Left};
+use crate::relay::BOUNDS;
 use crate::relays::Relays;
 use crate::report::Report;
 use crate::schedule::{Abilities, schedule};
-use crate::service::Service;
+use crate::service::{self, Service};
 use crate::timeline::Timeline;
 
 /// How long after the last fault everything may take to be settled, on a busy machine.
@@ -81,14 +82,20 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
         println!("Its disk is not filled: this process may not mount one for Postgres.");
     }
 
-    let (address, service) = kind.server(abilities.broker);
+    let (address, name) = kind.server(abilities.broker);
     let service = match abilities.broker {
-        true => Some(Service::take(service).await?),
+        true => Some(Service::take(name).await?),
         false => None,
     };
     let topic = format!("chaos-{}", std::process::id());
     let broker: Arc<dyn Broker> = Arc::from(kind.open(&address, &topic)?);
     broker.create_topic().await?;
+    if let Some(service) = &service {
+        // Whoever was killed may have left the server in a state.
+        for state in kind.states() {
+            broker.drain(*state, service).await?;
+        }
+    }
 
     let pool = PgPoolOptions::new()
         .acquire_timeout(Duration::from_secs(5))
@@ -98,6 +105,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
     sqlx::raw_sql(include_str!("log.sql"))
         .execute(&pool)
         .await?;
+    let servers = format!(
+        "{kind} {}, Postgres {}",
+        service::version(name)?,
+        postgres::version(&pool).await?
+    );
 
     let ports = (broker::port(&address)?, postgres.port());
     let timeline = Arc::new(Timeline::begin());
@@ -106,7 +118,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
     let relays = Relays::start(folder.path(), kind, ports.0, ports.1, hasty).await?;
     let planned = schedule(arguments.seed, lasts, &abilities);
     timeline.say(&format!(
-        "{kind}, seed {}, {} s, {} faults, {} messages/s",
+        "{servers}, seed {}, {} s, {} faults, {} messages/s",
         arguments.seed,
         lasts.as_secs(),
         planned.len(),
@@ -135,26 +147,27 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
     let storm = async {
         stage.carry_out(&planned, lasts).await;
         sleep_until(timeline.moment(lasts)).await; // wait: the producers have until then
-        let stopped = producers.stop().await;
+        stage.or_trouble("the producers", producers.stop().await);
         timeline.say("the producers have stopped, and all is mended");
+        // First, since nothing can commit after it.
+        let committed = stage.or_trouble("the log of commits", producer::log(&pool).await);
         settle(&stage, &pool, &ledger, &consumer.recorder).await;
-        stopped
+        committed
     };
-    tokio::select! {
-        stopped = storm => drop(stopped?),
+    let committed = tokio::select! {
+        committed = storm => committed,
         never = tell(&timeline, &ledger, &consumer.recorder) => match never {},
-    }
+    };
 
-    let committed = producer::log(&pool).await?;
+    // From here on an error must not take the evidence with it.
     consumer.catch_up(committed.len()).await;
-    for ended in relays.ended() {
-        stage.trouble(ended);
+    for trouble in relays.stop_all().await {
+        stage.trouble(trouble);
     }
-    if let Err(error) = relays.stop_all().await {
-        stage.trouble(error.to_string());
-    }
-    let left = left(&pool).await?;
-    let arrivals = consumer.stop().await?;
+    let left = stage.or_trouble("what is left", left(&pool).await);
+    let failures = stage.or_trouble("the failures", failures(&pool, &timeline).await);
+    let (arrivals, ended) = consumer.stop().await;
+    stage.or_trouble("the consumer", ended);
     let attempts: HashMap<_, _> = ledger.take();
     let disturbances = timeline.disturbances();
     let audit = Audit::of(&Evidence {
@@ -162,26 +175,34 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
         attempts: &attempts,
         arrivals: &arrivals,
         disturbances: &disturbances,
-        aftermath: AFTERMATH,
+        bounds: BOUNDS,
         left,
+        failures: &failures,
     });
-    broker.delete_topic().await?;
 
     let troubles = stage
         .troubles
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
+    let sound = audit.is_sound() && troubles.is_empty();
+    let name = format!("{kind}-seed{}", arguments.seed);
     let report = Report {
-        name: format!("{kind}-seed{}", arguments.seed),
+        // Not where the next run writes its own.
+        name: match sound {
+            true => name,
+            false => format!("{name}-failed-{}", std::process::id()),
+        },
         title: format!(
             "{kind}, seed {}, {} minutes",
             arguments.seed, arguments.minutes
         ),
         command: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        servers: &servers,
         audit: &audit,
         troubles: &troubles,
         disturbances: &disturbances,
+        planned: planned.len(),
         committed: attempts
             .values()
             .filter_map(|it| it.commit_answered)
@@ -191,17 +212,20 @@ pub(crate) async fn run(arguments: Arguments) -> Result<bool> {
     println!("\n{}", report.summary());
     let written = report.write(&arguments.report)?;
     println!("report: {}", written.display());
-    let sound = audit.is_sound() && troubles.is_empty();
     if !sound {
-        let logs = written.with_file_name("logs");
-        std::fs::create_dir_all(&logs)?;
-        for entry in std::fs::read_dir(folder.path())?.flatten() {
-            if entry.path().extension().is_some_and(|it| it == "log") {
-                std::fs::copy(entry.path(), logs.join(entry.file_name()))?;
+        let kept = written.with_file_name("");
+        for done in [
+            keep_logs(folder.path(), &kept),
+            keep_records(&attempts, &arrivals, &kept),
+            keep_tables(&pool, &kept).await,
+        ] {
+            if let Err(error) = done {
+                println!("not kept: {error}");
             }
         }
-        println!("logs: {}", logs.display());
+        println!("logs, tables and records: {}", kept.display());
     }
+    broker.delete_topic().await?;
     Ok(sound)
 }
 
@@ -229,15 +253,32 @@ async fn settle(stage: &Stage<'_>, pool: &PgPool, ledger: &Ledger, recorder: &Re
 
 async fn left(pool: &PgPool) -> Result<Left> {
     let counts = timeout(Duration::from_secs(10), Outbox::new().counts(pool)).await??;
-    let failures: i64 = sqlx::query_scalar("SELECT count(*) FROM log.failure")
-        .fetch_one(pool)
-        .await?;
     Ok(Left {
         waiting: counts.waiting,
         parked: counts.parked,
         dead: counts.dead,
-        failures: failures.unsigned_abs(),
     })
+}
+
+/// What was counted against messages, by kind and reason, the most frequent first.
+async fn failures(pool: &PgPool, timeline: &Timeline) -> Result<Vec<Failures>> {
+    let rows: Vec<(String, String, i64, f64, f64)> = sqlx::query_as(
+        "SELECT coalesce(kind, ''), coalesce(error, ''), count(*),
+                min(extract(epoch FROM at))::float8, max(extract(epoch FROM at))::float8
+           FROM log.failure GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+    )
+    .fetch_all(pool)
+    .await?;
+    let failures = rows
+        .into_iter()
+        .map(|(kind, reason, count, first, last)| Failures {
+            kind,
+            reason,
+            count: count.unsigned_abs(),
+            first: timeline.at(first),
+            last: timeline.at(last),
+        });
+    Ok(failures.collect())
 }
 
 /// Says now and then how far the run is.

@@ -1,12 +1,14 @@
 //! The clock of a run, what is said while it runs, and when what was broken.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::record::Disturbance;
+use crate::schedule::Fault;
 
 pub(crate) struct Timeline {
     start: Instant,
+    date: SystemTime,
     disturbances: Mutex<Vec<Disturbance>>,
 }
 
@@ -15,6 +17,7 @@ impl Timeline {
     pub(crate) fn begin() -> Self {
         Self {
             start: Instant::now(),
+            date: SystemTime::now(),
             disturbances: Mutex::default(),
         }
     }
@@ -22,6 +25,13 @@ impl Timeline {
     /// The time since the start.
     pub(crate) fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The time from the start to a date of this host's clock, in seconds since 1970.
+    pub(crate) fn at(&self, date: f64) -> Duration {
+        let start = self.date.duration_since(SystemTime::UNIX_EPOCH);
+        let since = date - start.unwrap_or_default().as_secs_f64();
+        Duration::try_from_secs_f64(since).unwrap_or_default()
     }
 
     /// The moment so long after the start.
@@ -36,9 +46,9 @@ impl Timeline {
         println!("{minutes:02}:{seconds:02}.{}  {what}", tenths % 10);
     }
 
-    pub(crate) fn broken(&self, kind: &'static str, from: Duration) {
+    pub(crate) fn broken(&self, fault: Fault, from: Duration) {
         let until = self.now();
-        self.lock().push(Disturbance { kind, from, until });
+        self.lock().push(Disturbance { fault, from, until });
     }
 
     /// In the order of their ends.

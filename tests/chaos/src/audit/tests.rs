@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Audit, Evidence};
-use crate::record::{Arrival, Attempt, Committed, Content, Disturbance, Left};
+use super::{Audit, Bounds, Evidence, Explained};
+use crate::record::{Arrival, Attempt, Committed, Content, Disturbance, Failures, Left};
+use crate::schedule::Fault;
 
-const AFTERMATH: Duration = Duration::from_secs(30);
+const BOUNDS: Bounds = Bounds {
+    under_way: 2,
+    given: 1,
+    batch: Duration::from_secs(10),
+    soon: Duration::from_secs(5),
+    claim: Duration::from_secs(30),
+};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -22,6 +29,7 @@ struct Run {
     arrivals: Vec<Arrival>,
     disturbances: Vec<Disturbance>,
     left: Left,
+    failures: Vec<Failures>,
 }
 
 impl Run {
@@ -60,6 +68,7 @@ impl Run {
                 .collect(),
             disturbances: Vec::new(),
             left: Left::default(),
+            failures: Vec::new(),
         }
     }
 
@@ -69,8 +78,9 @@ impl Run {
             attempts: &self.attempts,
             arrivals: &self.arrivals,
             disturbances: &self.disturbances,
-            aftermath: AFTERMATH,
+            bounds: BOUNDS,
             left: self.left,
+            failures: &self.failures,
         })
     }
 
@@ -81,8 +91,8 @@ impl Run {
         self.arrivals.push(copy);
     }
 
-    fn break_something(&mut self, kind: &'static str, from: Duration, until: Duration) {
-        self.disturbances.push(Disturbance { kind, from, until });
+    fn break_something(&mut self, fault: Fault, from: Duration, until: Duration) {
+        self.disturbances.push(Disturbance { fault, from, until });
     }
 
     /// The names of the only findings.
@@ -115,11 +125,26 @@ fn a_clean_run_passes() {
 }
 
 #[test]
-fn a_lost_message_is_found() {
+fn a_lost_message_is_found_and_all_that_is_known_of_it_is_said() {
     let mut run = Run::clean();
-    let lost = run.arrivals.remove(5);
-    let audit = run.assert_found(&["lost"]);
-    assert!(audit.to_string().contains(&lost.id.to_string()), "{audit}");
+    let lost = run.arrivals.remove(5).id;
+    let audit = run.assert_found(&["lost"]).to_string();
+    let said = format!(
+        "lost: {lost}: number 2 of key-2, partition 2, commit asked for at 5.000s, answered at 5.000s"
+    );
+    assert!(audit.contains(&said), "{audit}");
+
+    let mut run = Run::clean();
+    run.arrivals.remove(5);
+    run.committed[5].content.key = None;
+    if let Some(attempt) = run.attempts.get_mut(&lost) {
+        attempt.commit_answered = None;
+    }
+    let audit = run.assert_found(&["lost"]).to_string();
+    let said = format!(
+        "lost: {lost}: number 2 of no key, partition unknown, commit asked for at 5.000s, answered never"
+    );
+    assert!(audit.contains(&said), "{audit}");
 }
 
 #[test]
@@ -170,7 +195,7 @@ fn an_altered_key_is_found() {
 #[test]
 fn an_alteration_in_a_repeat_is_found() {
     let mut run = Run::clean();
-    run.break_something("relay killed", seconds(2), seconds(3));
+    run.break_something(Fault::KillRelay(0), seconds(2), seconds(3));
     run.repeat(4, seconds(13));
     run.arrivals[12].content.payload = None;
     run.assert_found(&["altered"]);
@@ -221,7 +246,7 @@ fn two_messages_of_a_key_in_the_wrong_order_are_found() {
 #[test]
 fn a_late_first_copy_is_found_also_behind_repeats_of_later_ones() {
     let mut run = Run::clean();
-    run.break_something("relay killed", seconds(2), seconds(3));
+    run.break_something(Fault::KillRelay(0), seconds(12), seconds(13));
     let mut late = run.arrivals.remove(3);
     late.at = seconds(20);
     run.repeat(8, seconds(19));
@@ -290,40 +315,91 @@ fn a_commit_whose_answer_was_lost_may_have_happened_or_not() {
 }
 
 #[test]
-fn a_repeat_is_explained_by_the_youngest_fault_that_reaches_it() {
+fn a_repeat_is_put_down_to_a_fault_that_can_cause_it() {
     let mut run = Run::clean();
-    run.break_something("relay killed", seconds(1), seconds(2));
-    run.break_something("broker killed", seconds(5), seconds(8));
-    run.break_something("relay frozen", seconds(50), seconds(60));
+    run.break_something(Fault::KillRelay(0), seconds(8), seconds(9));
+    run.break_something(Fault::StopRelay(1), seconds(10), seconds(11));
     run.repeat(9, seconds(14));
     run.repeat(9, seconds(15));
     let audit = run.audit();
     assert!(audit.is_sound(), "{audit}");
-    assert_eq!(audit.repeats, BTreeMap::from([("broker killed", 2)]));
+    let both = Explained {
+        count: 2,
+        latest: seconds(6),
+    };
+    assert_eq!(audit.repeats, BTreeMap::from([("relay killed", both)]));
+    assert!(
+        audit.to_string().contains("2, up to 6.0 s after it"),
+        "{audit}"
+    );
 }
 
 #[test]
-fn a_repeat_is_not_explained_by_a_fault_that_came_later_or_was_long_over() {
+fn a_repeat_that_no_fault_explains_is_found() {
     let mut run = Run::clean();
-    run.break_something("relay killed", seconds(15), seconds(16));
     run.repeat(9, seconds(14));
     run.assert_found(&["repeats without a reason"]);
-
-    let mut run = Run::clean();
-    run.break_something("relay killed", seconds(0), seconds(0));
-    run.arrivals[9].at = AFTERMATH + seconds(1);
-    run.repeat(9, AFTERMATH + seconds(2));
+    // None can: they come later, are long over, or cause no repeats.
+    run.break_something(Fault::KillRelay(0), seconds(15), seconds(16));
+    run.break_something(Fault::KillRelay(0), seconds(0), seconds(1));
+    run.break_something(Fault::StopRelay(0), seconds(10), seconds(13));
+    run.break_something(Fault::JumpClock(1), seconds(10), seconds(13));
     run.assert_found(&["repeats without a reason"]);
 }
 
 #[test]
-fn what_a_broker_gives_its_consumer_again_is_no_fault_of_the_relay() {
+fn more_repeats_than_were_under_way_are_found() {
+    let mut run = Run::clean();
+    run.break_something(Fault::KillRelay(0), seconds(8), seconds(9));
+    for index in 7..10 {
+        run.repeat(index, seconds(14));
+    }
+    let audit = run.assert_found(&["repeats without a reason"]);
+    assert_eq!(audit.unexplained.count, 1);
+}
+
+#[test]
+fn a_repeat_of_a_repeat_is_counted_from_the_copy_before_it() {
+    let mut run = Run::clean();
+    run.break_something(Fault::KillRelay(0), seconds(8), seconds(9));
+    run.break_something(Fault::KillRelay(1), seconds(24), seconds(25));
+    run.repeat(9, seconds(14));
+    run.repeat(9, seconds(27));
+    assert!(run.audit().is_sound());
+    // From 10 s to 27 s it would be too long.
+    run.arrivals.remove(12);
+    run.assert_found(&["repeats without a reason"]);
+}
+
+#[test]
+fn what_a_broker_gives_its_consumer_again_takes_a_fault_of_the_broker() {
     let mut run = Run::clean();
     run.repeat(9, seconds(14));
     run.arrivals[12].redelivered = true;
+    run.assert_found(&["repeats without a reason"]);
+    run.break_something(Fault::KillBroker, seconds(11), seconds(12));
     let audit = run.audit();
     assert!(audit.is_sound(), "{audit}");
-    assert_eq!(audit.repeats.values().sum::<usize>(), 1);
+    assert!(audit.repeats.contains_key("given again by the broker"));
+}
+
+#[test]
+fn failures_are_told_by_kind_and_reason_and_fail_no_run() {
+    let mut run = Run::clean();
+    run.failures = vec![Failures {
+        kind: "retryable".to_owned(),
+        reason: "no".to_owned(),
+        count: 3,
+        first: seconds(4),
+        last: seconds(6),
+    }];
+    let audit = run.audit();
+    assert!(audit.is_sound(), "{audit}");
+    let said = audit.to_string();
+    assert!(
+        said.contains("failures: 3 retryable, from 4.0s to 6.0s: no"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -7,22 +7,29 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions, QueueDeleteOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties};
-use tokio::time::timeout;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::{Broker, QUESTION, message_id, text};
+use super::{Broker, GIVEN, QUESTION, Says, State, message_id, probe_id, text};
 use crate::Result;
 use crate::consumer::Recorder;
 use crate::record::Content;
 use crate::service::Service;
 
-const MEMORY: &str = "rabbitmq memory alarm";
-const DISK: &str = "rabbitmq disk alarm";
-pub(super) const STATES: &[&str] = &[MEMORY, DISK];
+const MEMORY: State = State {
+    name: "rabbitmq memory alarm",
+    says: Says::Nothing,
+};
+const DISK: State = State {
+    name: "rabbitmq disk alarm",
+    says: Says::Nothing,
+};
+pub(super) const STATES: &[State] = &[MEMORY, DISK];
 
 /// How long it waits for a message before it looks whether the channel is still there.
 const GLANCE: Duration = Duration::from_millis(500);
@@ -73,7 +80,7 @@ impl Broker for RabbitMq {
 
     async fn consume(&self, recorder: &Recorder) -> Result<()> {
         let (_connection, channel) = self.channel().await?;
-        channel.basic_qos(500, BasicQosOptions::default()).await?;
+        channel.basic_qos(GIVEN, BasicQosOptions::default()).await?;
         let mut consumer = channel
             .basic_consume(
                 self.topic.as_str().into(),
@@ -96,7 +103,7 @@ impl Broker for RabbitMq {
         Ok(())
     }
 
-    async fn fill(&self, state: &str, service: &Service) -> Result<()> {
+    async fn fill(&self, state: State, service: &Service) -> Result<()> {
         service
             .rabbitmqctl(match state {
                 MEMORY => &["set_vm_memory_high_watermark", "absolute", "1"],
@@ -105,13 +112,40 @@ impl Broker for RabbitMq {
             .await
     }
 
-    async fn drain(&self, state: &str, service: &Service) -> Result<()> {
+    async fn drain(&self, state: State, service: &Service) -> Result<()> {
         service
             .rabbitmqctl(match state {
                 MEMORY => &["set_vm_memory_high_watermark", "absolute", "1GB"],
                 _ => &["set_disk_free_limit", "256MB"],
             })
             .await
+    }
+
+    async fn takes_writes(&self, _: State) -> Result<bool> {
+        let (connection, channel) = self.channel().await?;
+        let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+        timeout(QUESTION, confirms).await??;
+        let id = probe_id().to_string();
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_message_id(id.as_str().into());
+        let options = BasicPublishOptions::default();
+        let queue = self.topic.as_str().into();
+        let publishing = channel.basic_publish("".into(), queue, options, b"", properties);
+        let mut confirm = timeout(QUESTION, publishing).await??;
+        let start = Instant::now();
+        // A server that takes nothing says so to who writes, and does not confirm.
+        while !connection.status().blocked() {
+            match timeout(GLANCE, &mut confirm).await {
+                Ok(confirmation) => match confirmation? {
+                    Confirmation::Ack(_) => return Ok(true),
+                    other => return Err(format!("{other:?}").into()),
+                },
+                Err(_) if start.elapsed() > QUESTION => return Err("no confirm".into()),
+                Err(_) => {}
+            }
+        }
+        Ok(false)
     }
 }
 

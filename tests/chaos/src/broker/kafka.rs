@@ -1,27 +1,34 @@
 //! Kafka, through its own client.
 
+mod rights;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::{Headers as _, Message};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::message::{Header, Headers as _, Message, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use uuid::Uuid;
 
-use super::{Broker, QUESTION, message_id, text};
+use super::{Broker, QUESTION, Says, State, message_id, probe_id, text};
 use crate::Result;
 use crate::consumer::Recorder;
 use crate::record::Content;
 use crate::service::Service;
 
-const REPLICAS: &str = "kafka without replicas";
-pub(super) const STATES: &[&str] = &[REPLICAS];
+/// With one node it cannot be too few replicas: of a topic that asks for more than it has, Kafka 4 takes
+/// what it has (KIP-966).
+const READ_ONLY: State = State {
+    name: "kafka topic read-only",
+    says: Says::No,
+};
+pub(super) const STATES: &[State] = &[READ_ONLY];
 
 const PARTITIONS: i32 = 4;
 
@@ -54,16 +61,6 @@ impl Kafka {
 
     fn admin(&self) -> Result<AdminClient<DefaultClientContext>> {
         Ok(config(&self.servers).create()?)
-    }
-
-    async fn require_replicas(&self, count: &str) -> Result<()> {
-        let change = AlterConfig::new(ResourceSpecifier::Topic(&self.topic))
-            .set("min.insync.replicas", count);
-        let (admin, options) = (self.admin()?, options());
-        for answer in admin.alter_configs([&change], &options).await? {
-            answer.map_err(|(_, code)| code.to_string())?;
-        }
-        Ok(())
     }
 }
 
@@ -129,12 +126,32 @@ impl Broker for Kafka {
         Ok(())
     }
 
-    async fn fill(&self, _: &str, _: &Service) -> Result<()> {
-        self.require_replicas("2").await
+    async fn fill(&self, _: State, _: &Service) -> Result<()> {
+        rights::let_only_read(&self.servers, &self.topic).await
     }
 
-    async fn drain(&self, _: &str, _: &Service) -> Result<()> {
-        self.require_replicas("1").await
+    async fn drain(&self, _: State, _: &Service) -> Result<()> {
+        rights::let_all(&self.servers, &self.topic).await
+    }
+
+    async fn takes_writes(&self, _: State) -> Result<bool> {
+        let producer: FutureProducer = config(&self.servers)
+            .set("message.timeout.ms", QUESTION.as_millis().to_string())
+            .create()?;
+        let id = probe_id().to_string();
+        let id = Header {
+            key: "outbox-id",
+            value: Some(&id),
+        };
+        let probe: FutureRecord<'_, str, str> =
+            FutureRecord::to(&self.topic).headers(OwnedHeaders::new().insert(id));
+        match producer.send(probe, QUESTION).await {
+            Ok(_) => Ok(true),
+            Err((error, _)) => match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::TopicAuthorizationFailed) => Ok(false),
+                _ => Err(error.into()),
+            },
+        }
     }
 }
 

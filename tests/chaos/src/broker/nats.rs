@@ -12,14 +12,17 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Broker, QUESTION, message_id};
+use super::{Broker, QUESTION, Says, State, message_id, probe_id};
 use crate::Result;
 use crate::consumer::Recorder;
 use crate::record::Content;
 use crate::service::Service;
 
-const FULL: &str = "nats stream full";
-pub(super) const STATES: &[&str] = &[FULL];
+const FULL: State = State {
+    name: "nats stream full",
+    says: Says::No,
+};
+pub(super) const STATES: &[State] = &[FULL];
 
 pub(super) struct Nats {
     url: String,
@@ -105,12 +108,26 @@ impl Broker for Nats {
         Ok(())
     }
 
-    async fn fill(&self, _: &str, _: &Service) -> Result<()> {
+    async fn fill(&self, _: State, _: &Service) -> Result<()> {
         self.limit(1).await
     }
 
-    async fn drain(&self, _: &str, _: &Service) -> Result<()> {
+    async fn drain(&self, _: State, _: &Service) -> Result<()> {
         self.limit(-1).await
+    }
+
+    async fn takes_writes(&self, _: State) -> Result<bool> {
+        let context = self.connect().await?;
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Msg-Id", probe_id().to_string());
+        let publishing = context.publish_with_headers(self.topic.clone(), headers, "".into());
+        match timeout(QUESTION, timeout(QUESTION, publishing).await??).await? {
+            Ok(_) => Ok(true),
+            Err(error) => match error.to_string().contains("maximum bytes exceeded") {
+                true => Ok(false),
+                false => Err(error.into()),
+            },
+        }
     }
 }
 

@@ -9,15 +9,21 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd};
 use uuid::Uuid;
 
-use super::{Broker, QUESTION, message_id, text};
+use super::{Broker, QUESTION, Says, State, message_id, probe_id, text};
 use crate::Result;
 use crate::consumer::Recorder;
 use crate::record::Content;
 use crate::service::Service;
 
-const MEMORY: &str = "redis out of memory";
-const REPLICAS: &str = "redis without replicas";
-pub(super) const STATES: &[&str] = &[MEMORY, REPLICAS];
+const MEMORY: State = State {
+    name: "redis out of memory",
+    says: Says::No,
+};
+const REPLICAS: State = State {
+    name: "redis without replicas",
+    says: Says::No,
+};
+pub(super) const STATES: &[State] = &[MEMORY, REPLICAS];
 
 /// Entries of a stream: their ids and fields.
 type Entries = Vec<(String, Vec<(String, Vec<u8>)>)>;
@@ -63,9 +69,8 @@ impl Redis {
 #[async_trait]
 impl Broker for Redis {
     async fn create_topic(&self) -> Result<()> {
-        // The first message makes the stream. Whoever was killed may have left the server in a state.
-        self.configure("maxmemory", "0").await?;
-        self.configure("min-replicas-to-write", "0").await
+        // The first message makes the stream.
+        Ok(())
     }
 
     async fn delete_topic(&self) -> Result<()> {
@@ -97,17 +102,34 @@ impl Broker for Redis {
         Ok(())
     }
 
-    async fn fill(&self, state: &str, _: &Service) -> Result<()> {
+    async fn fill(&self, state: State, _: &Service) -> Result<()> {
         match state {
             MEMORY => self.configure("maxmemory", "1").await,
             _ => self.configure("min-replicas-to-write", "1").await,
         }
     }
 
-    async fn drain(&self, state: &str, _: &Service) -> Result<()> {
+    async fn drain(&self, state: State, _: &Service) -> Result<()> {
         match state {
             MEMORY => self.configure("maxmemory", "0").await,
             _ => self.configure("min-replicas-to-write", "0").await,
+        }
+    }
+
+    async fn takes_writes(&self, state: State) -> Result<bool> {
+        let refusal = match state {
+            MEMORY => "OOM",
+            _ => "NOREPLICAS",
+        };
+        let mut add = redis::cmd("XADD");
+        add.arg(&self.topic).arg("*").arg("id");
+        let answer = add
+            .arg(probe_id().to_string())
+            .query_async::<()>(&mut self.connect().await?)
+            .await;
+        match answer {
+            Err(error) if error.code() == Some(refusal) => Ok(false),
+            answer => Ok(answer.map(|()| true)?),
         }
     }
 }
