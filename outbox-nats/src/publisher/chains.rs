@@ -14,11 +14,9 @@
 //! A batch has one subject, since two subjects may belong to two streams. A key that changes its topic goes on
 //! in the next batch.
 
-use std::collections::{HashMap, VecDeque};
-
 use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::message::OutboundMessage;
-use outbox_core::{Answer, Delivery, PublishError, PublishErrorKind, Uuid};
+use outbox_core::{Chains, Delivery, PublishError, Uuid};
 
 use super::{Call, Explained, NatsPublisher, Trouble};
 use crate::error::{self, BatchAnswer, read_of_batch};
@@ -31,9 +29,6 @@ const MESSAGES: usize = 1000;
 
 /// The payloads of a batch, of which the stream holds all until the last has come. A larger message goes alone.
 const BYTES: usize = 4 * 1024 * 1024;
-
-/// What is left of a chain: messages of one key, in their order.
-type Line<'a> = VecDeque<Delivery<'a>>;
 
 /// How a batch has ended.
 enum Ended {
@@ -52,98 +47,91 @@ enum Ended {
 impl NatsPublisher {
     /// Publishes chains, as far as they go.
     pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
-        let mut lines = lines(chained);
+        let mut chains = Chains::new(chained);
         let limit = MESSAGES.min(self.config.max_in_flight);
         let (mut most, mut batches) = (limit, limit > 1);
-        while !lines.is_empty() {
+        while !chains.is_empty() {
             if !batches || most < 2 {
-                self.first_of_each(&mut lines).await;
+                self.first_of_each(&mut chains).await;
                 most = 2;
-            } else {
-                match self.publish_batch(&mut lines, most).await {
-                    Ended::Stored => most = limit.min(most * 2),
-                    Ended::Alone => self.first_of_each(&mut lines).await,
-                    Ended::Refused => most /= 2,
-                    Ended::FirstPlain(_) | Ended::Never | Ended::Unanswered(_) => batches = false,
-                    Ended::Away(error) => {
-                        let left: Vec<Delivery<'_>> = lines.into_iter().flatten().collect();
-                        return super::fail(&left, &error);
-                    }
+                continue;
+            }
+            match self.publish_batch(&chains, most).await {
+                Ended::Stored => most = limit.min(most * 2),
+                Ended::Alone => self.first_of_each(&mut chains).await,
+                Ended::Refused => most /= 2,
+                Ended::FirstPlain(_) | Ended::Never | Ended::Unanswered(_) => batches = false,
+                Ended::Away(error) => {
+                    let left: Vec<Delivery<'_>> = chains.iter().flatten().collect();
+                    return super::fail(&left, &error);
                 }
             }
-            lines.retain(|line| !line.is_empty());
+            chains.advance();
         }
     }
 
-    /// Publishes of each line what has the topic of the first one, as one batch of so many messages at the
-    /// most. Takes from the lines what is answered, and empties those that have come to an end.
-    async fn publish_batch(&self, lines: &mut [Line<'_>], most: usize) -> Ended {
-        let batch = self.cut(lines, most);
-        let taken: Vec<usize> = batch.parts.iter().map(|&(_, count)| count).collect();
+    /// Publishes the first message of each chain by itself, so that each gets an answer of its own.
+    async fn first_of_each(&self, chains: &mut Chains<'_>) {
+        self.publish_plain(&chains.first_of_each()).await;
+        chains.end_unanswered();
+        chains.advance();
+    }
+
+    /// Publishes of each chain what has the topic of the first one, as one batch of so many messages at the
+    /// most, and reports what is known of it.
+    async fn publish_batch(&self, chains: &Chains<'_>, most: usize) -> Ended {
+        let batch = self.cut(chains, most);
         let ended = match batch.messages.len() {
-            // What cannot be sent has ended its line.
+            // What cannot be sent was told so.
             0 => return Ended::Stored,
             1 => return Ended::Alone,
             _ => self.commit(batch.messages).await,
         };
-        let mut first = true;
-        for (&(line, _), taken) in batch.parts.iter().zip(taken) {
-            match &ended {
-                Ended::Stored => {
-                    for delivery in lines[line].drain(..taken) {
-                        delivery.report(Ok(()));
-                    }
+        match &ended {
+            Ended::Stored => {
+                for delivery in &batch.deliveries {
+                    delivery.report(Ok(()));
                 }
-                Ended::FirstPlain(Ok(())) if first => {
-                    if let Some(delivery) = lines[line].pop_front() {
-                        delivery.report(Ok(()));
-                    }
-                }
-                Ended::FirstPlain(Err(error)) if first => end(&mut lines[line], error),
-                Ended::Unanswered(error) => end(&mut lines[line], error),
-                _ => {}
             }
-            first = false;
+            Ended::FirstPlain(answer) => {
+                if let Some(first) = batch.first_of_each.first() {
+                    first.report(answer.clone());
+                }
+            }
+            Ended::Unanswered(error) => super::fail(&batch.first_of_each, error),
+            Ended::Alone | Ended::Refused | Ended::Never | Ended::Away(_) => {}
         }
         ended
     }
 
-    /// What the next batch is made of. A line whose first message cannot be sent is told so, and ends.
-    fn cut(&self, lines: &mut [Line<'_>], most: usize) -> Batch {
+    /// What the next batch is made of. The first message of a chain that cannot be sent is told so.
+    fn cut<'a>(&self, chains: &Chains<'a>, most: usize) -> Batch<'a> {
         let mut batch = Batch::default();
         let mut bytes = 0;
-        let mut topic: Option<&str> = None;
-        'lines: for (number, line) in lines.iter_mut().enumerate() {
-            let mut taken = 0;
-            let mut refusal = None;
-            for delivery in line.iter() {
-                let message = delivery.message();
-                if topic.is_some_and(|topic| topic != message.topic()) {
+        for chain in chains.iter() {
+            for (number, delivery) in chain.enumerate() {
+                let topic = batch.deliveries.first().map(|it| it.message().topic());
+                if topic.is_some_and(|topic| topic != delivery.message().topic()) {
                     break;
                 }
-                let outbound = match self.encode(*delivery) {
+                let outbound = match self.encode(delivery) {
                     Ok(outbound) => outbound,
-                    Err(error) => {
-                        refusal = Some(error);
+                    Err(error) if number == 0 => {
+                        delivery.report(Err(error));
                         break;
                     }
+                    Err(_) => break,
                 };
                 bytes += outbound.payload.len();
                 let full = batch.messages.len() == most || bytes > BYTES;
                 if full && !batch.messages.is_empty() {
-                    if taken > 0 {
-                        batch.parts.push((number, taken));
-                    }
-                    break 'lines;
+                    return batch;
                 }
-                topic = Some(message.topic());
+                if number == 0 {
+                    batch.first_of_each.push(delivery);
+                }
                 batch.messages.push(outbound);
-                taken += 1;
-            }
-            if taken > 0 {
-                batch.parts.push((number, taken));
-            } else if let Some(error) = refusal {
-                end(line, &error);
+                batch.deliveries.push(delivery);
             }
         }
         batch
@@ -166,49 +154,16 @@ impl NatsPublisher {
             },
         }
     }
-
-    /// Publishes the first message of each line by itself, so that each gets an answer of its own.
-    async fn first_of_each(&self, lines: &mut [Line<'_>]) {
-        let first: Vec<Delivery<'_>> = lines
-            .iter()
-            .filter_map(|line| line.front().copied())
-            .collect();
-        let answers: Vec<Answer> = first.iter().map(|_| Answer::new()).collect();
-        let batch: Vec<Delivery<'_>> = first
-            .iter()
-            .zip(&answers)
-            .map(|(delivery, answer)| Delivery::new(delivery.message(), answer))
-            .collect();
-        self.publish_plain(&batch).await;
-        drop(batch);
-        let mut away = None;
-        for ((line, delivery), answer) in lines.iter_mut().zip(first).zip(answers) {
-            match answer.into_inner() {
-                Some(Ok(())) => {
-                    delivery.report(Ok(()));
-                    line.pop_front();
-                }
-                Some(Err(error)) => {
-                    end(line, &error);
-                    if error.kind() == PublishErrorKind::BrokerUnavailable {
-                        away = Some(error);
-                    }
-                }
-                None => line.clear(),
-            }
-        }
-        if let Some(error) = away {
-            lines.iter_mut().for_each(|line| end(line, &error));
-        }
-    }
 }
 
 /// What goes as one batch.
 #[derive(Default)]
-struct Batch {
+struct Batch<'a> {
     messages: Vec<OutboundMessage>,
-    /// The lines that it is made of, in its order, and how many messages of each.
-    parts: Vec<(usize, usize)>,
+    /// One for each message.
+    deliveries: Vec<Delivery<'a>>,
+    /// Those with which their chains begin.
+    first_of_each: Vec<Delivery<'a>>,
 }
 
 impl Call<'_, '_> {
@@ -314,34 +269,12 @@ impl Asked {
     }
 }
 
-/// Parts chains by key.
-fn lines<'a>(chained: &[Delivery<'a>]) -> Vec<Line<'a>> {
-    let mut places = HashMap::new();
-    let mut lines: Vec<Line<'a>> = Vec::new();
-    for delivery in chained {
-        let place = *places.entry(delivery.message().key()).or_insert_with(|| {
-            lines.push(Line::new());
-            lines.len() - 1
-        });
-        lines[place].push_back(*delivery);
-    }
-    lines
-}
-
 /// Of a batch whose last message was answered, but not as the stream's leader answers that knows of the batch.
 fn unconfirmed() -> PublishError {
     PublishError::topic_unavailable(
         "the answer to an atomic batch does not say that all of it is stored: the stream's leader is a server \
          that knows of no batches, or somebody else has answered",
     )
-}
-
-/// Reports why a chain goes no further. What is behind that message gets no answer.
-fn end(line: &mut Line<'_>, error: &PublishError) {
-    if let Some(delivery) = line.front() {
-        delivery.report(Err(error.clone()));
-    }
-    line.clear();
 }
 
 #[cfg(test)]
