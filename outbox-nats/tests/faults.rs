@@ -1,22 +1,31 @@
 //! What no test may do to a shared server: it is away, it dies, it says nothing, the connection to it is
-//! held up or cut. Played by servers and a proxy of each test's own.
+//! held up or cut. Played by servers and a proxy of each test's own, and where it takes batches by a server that is
+//! there to be broken.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
+use async_nats::jetstream::stream::Config;
 use async_nats::{Client, ConnectOptions, jetstream};
 use outbox_conformance::proxy::Proxy;
-use outbox_conformance::publisher::refusal;
+use outbox_conformance::publisher::{publish_chained, refusal};
 use outbox_core::{Message, PublishError, PublishErrorKind, PublisherExt};
 use outbox_nats::{NatsConfig, NatsPublisher};
 use support::server::{Server, free_port};
-use support::{PATIENCE, connect, create, message, payloads, read, stream};
+use support::{
+    PATIENCE, connect, create, delete, latest_faults_url, message, new_subject, payloads, read,
+    stream,
+};
 
 const WITHIN: Duration = Duration::from_secs(30);
 const ACK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -173,6 +182,100 @@ async fn a_server_that_dies_in_mid_batch_leaves_no_message_without_an_answer() {
             assert!(there.contains(payload), "{payload} is lost");
         }
     }
+}
+
+/// Chains go to it as atomic batches, one call after the other, as a relay sends them: what is not confirmed
+/// comes again, and each key in its order.
+#[tokio::test]
+async fn a_server_that_dies_in_mid_chain_loses_nothing_confirmed_and_no_order() {
+    const KEYS: usize = 20;
+    let broken = Broken::take().await;
+    let client = connect(&latest_faults_url()).await;
+    let subject = new_subject();
+    let config = Config {
+        allow_atomic_publish: true,
+        ..stream(&subject)
+    };
+    let context = create(&client, config).await;
+    let config = NatsConfig::new()
+        .atomic_batches(true)
+        .ack_timeout(ACK_TIMEOUT);
+    let publisher = NatsPublisher::new(client.clone(), config).unwrap();
+
+    // Calls of which it had confirmed a part.
+    let (cut_short, over) = (Cell::new(0), Cell::new(false));
+    let dying = async {
+        let mut stored = 0;
+        while cut_short.get() < 3 {
+            let enough = stored + 2_000;
+            let deadline = Instant::now() + PATIENCE;
+            while stored < enough {
+                assert!(Instant::now() < deadline, "nothing arrives");
+                if let Ok(stream) = context.get_stream(&subject).await {
+                    stored = stream.cached_info().state.messages;
+                }
+            }
+            broken.run("kill").await;
+            broken.run("start").await;
+        }
+        over.set(true);
+    };
+    let publishing = async {
+        let mut sent = 0;
+        let mut left: Vec<Message> = Vec::new();
+        let deadline = Instant::now() + 2 * PATIENCE;
+        while !over.get() || !left.is_empty() {
+            assert!(Instant::now() < deadline, "{} are left", left.len());
+            while !over.get() && left.len() < 10_000 {
+                let (key, place) = (sent % KEYS, sent / KEYS);
+                left.push(message(&subject, &key.to_string(), place.to_string()));
+                sent += 1;
+            }
+            let mut answers = publish_chained(&publisher, &left, WITHIN).await.into_iter();
+            let before = left.len();
+            let mut ended = HashSet::new();
+            left.retain(|message| match answers.next().flatten() {
+                Some(Ok(())) => {
+                    assert!(
+                        !ended.contains(message.key().unwrap()),
+                        "behind what failed"
+                    );
+                    false
+                }
+                _ => {
+                    ended.insert(message.key().unwrap().to_owned());
+                    true
+                }
+            });
+            if (1..before).contains(&left.len()) {
+                cut_short.set(cut_short.get() + 1);
+            }
+            if !left.is_empty() {
+                // wait: the client connects again by itself
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        sent
+    };
+    let (sent, ()) = tokio::join!(publishing, dying);
+
+    let mut next: HashMap<String, usize> = HashMap::new();
+    for record in read(&client, &subject).await {
+        let place: usize = std::str::from_utf8(&record.payload)
+            .unwrap()
+            .parse()
+            .unwrap();
+        let next = next
+            .entry(record.headers["Outbox-Key"].clone())
+            .or_default();
+        // A repeat is no first copy.
+        if place >= *next {
+            assert_eq!(place, *next, "key {}", record.headers["Outbox-Key"]);
+            *next += 1;
+        }
+    }
+    assert_eq!(next.values().sum::<usize>(), sent);
+    delete(&client, &subject).await;
 }
 
 /// As before an upgrade: it takes no new connections, and closes the old ones.
@@ -396,4 +499,61 @@ async fn debug_shows_no_secret() {
     let shown = format!("{publisher:?}");
     assert!(shown.contains("ack_timeout"), "{shown}");
     assert!(!shown.contains("secret"), "{shown}");
+}
+
+/// The server that may be broken, for this test alone, whichever process or checkout the others run in. It is up
+/// when this is dropped.
+struct Broken {
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl Broken {
+    async fn take() -> Self {
+        let lock = tokio::task::spawn_blocking(|| {
+            // The script makes the folder.
+            services("start");
+            let file = File::create(folder().join("tests.lock")).unwrap();
+            file.lock().unwrap();
+            // Whoever had it before may have been killed before it put it back.
+            services("start");
+            file
+        });
+        Self {
+            _lock: lock.await.unwrap(),
+        }
+    }
+
+    async fn run(&self, command: &'static str) {
+        tokio::task::spawn_blocking(move || services(command))
+            .await
+            .unwrap();
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        services("start");
+    }
+}
+
+const BROKEN: &str = "nats-latest-faults";
+
+/// Where the script keeps the server.
+fn folder() -> PathBuf {
+    let folder = std::env::var_os("OUTBOX_SERVICES_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/services")),
+        PathBuf::from,
+    );
+    folder.join(BROKEN)
+}
+
+fn services(command: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/services");
+    let output = Command::new(script)
+        .args([command, BROKEN])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/services: {said}");
 }

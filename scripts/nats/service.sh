@@ -15,7 +15,7 @@ nats_latest() { printf '%s' "$DIR/artefacts/nats-${NATS_WHEEL##*==}/bin/nats-ser
 
 nats_program() {
     case "$1" in
-    nats-latest) nats_latest ;;
+    nats-latest*) nats_latest ;;
     *) printf nats-server ;;
     esac
 }

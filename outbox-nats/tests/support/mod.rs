@@ -38,6 +38,11 @@ pub(crate) fn latest_url() -> String {
     address("OUTBOX_TEST_NATS_LATEST_URL")
 }
 
+/// The address of one that knows them and may be stopped and killed.
+pub(crate) fn latest_faults_url() -> String {
+    address("OUTBOX_TEST_NATS_LATEST_FAULTS_URL")
+}
+
 pub(crate) async fn connect(url: &str) -> Client {
     async_nats::connect(url).await.expect("a connection")
 }
