@@ -1,9 +1,10 @@
-//! What a publisher that chains remembers during one call: the keys that have come to a stop.
+//! What a publisher that chains remembers during one call: the keys that have come to a stop, or what is left
+//! of each.
 //!
 //! Not here: the promise itself, which is at [`Publisher::chains_keys`](crate::Publisher::chains_keys), and
 //! what the relay makes of it, which is in `order.rs`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::Delivery;
 
@@ -51,5 +52,127 @@ impl<'a> StoppedKeys<'a> {
                 .message()
                 .key()
                 .is_some_and(|key| self.0.contains(key))
+    }
+}
+
+/// What is left of the chains of one call, for a publisher that learns of some messages before it sends the next.
+///
+/// ```
+/// use outbox_core::{Answer, Chains, Delivery, Message};
+///
+/// # fn main() -> Result<(), outbox_core::InvalidMessage> {
+/// let answers = [Answer::new(), Answer::new()];
+/// let messages = [Message::to("t").key(7).json(&1)?, Message::to("t").key(7).json(&2)?];
+/// let deliveries: Vec<Delivery> = messages
+///     .iter()
+///     .zip(&answers)
+///     .map(|(message, answer)| Delivery::new(message, answer).chained())
+///     .collect();
+///
+/// let mut chains = Chains::new(&deliveries);
+/// chains.first_of_each()[0].report(Ok(()));
+/// chains.advance();
+/// assert_eq!(chains.first_of_each()[0].message().id(), messages[1].id());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Chains<'a>(Vec<VecDeque<Delivery<'a>>>);
+
+impl<'a> Chains<'a> {
+    /// Parts deliveries by their key.
+    pub fn new(chained: &[Delivery<'a>]) -> Self {
+        let mut places = HashMap::new();
+        let mut chains: Vec<VecDeque<Delivery<'a>>> = Vec::new();
+        for delivery in chained {
+            let place = *places.entry(delivery.message().key()).or_insert_with(|| {
+                chains.push(VecDeque::new());
+                chains.len() - 1
+            });
+            chains[place].push_back(*delivery);
+        }
+        Self(chains)
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each chain that is left, in its order.
+    pub fn iter(&self) -> impl Iterator<Item = impl Iterator<Item = Delivery<'a>>> {
+        self.0.iter().map(|chain| chain.iter().copied())
+    }
+
+    /// The first message of each chain that is left. Published together, without any other, they cannot pass
+    /// anything of their keys.
+    pub fn first_of_each(&self) -> Vec<Delivery<'a>> {
+        self.0.iter().filter_map(VecDeque::front).copied().collect()
+    }
+
+    /// Takes in what was reported: what is confirmed is no longer there, and a chain ends at an error. What is
+    /// behind that gets no answer.
+    pub fn advance(&mut self) {
+        self.0.retain_mut(|chain| {
+            while let Some(answer) = chain.front().and_then(Delivery::answer) {
+                match answer {
+                    Ok(()) => drop(chain.pop_front()),
+                    Err(_) => chain.clear(),
+                }
+            }
+            !chain.is_empty()
+        });
+    }
+
+    /// Ends each chain of which the first message has no answer.
+    pub fn end_unanswered(&mut self) {
+        self.0
+            .retain(|chain| chain.front().and_then(Delivery::answer).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Answer, Message, PublishError};
+
+    fn ids(chains: &Chains<'_>) -> Vec<Vec<String>> {
+        let payload = |it: Delivery<'_>| {
+            let payload = it.message().payload().cloned().unwrap_or_default();
+            String::from_utf8_lossy(&payload).into_owned()
+        };
+        chains.iter().map(|it| it.map(payload).collect()).collect()
+    }
+
+    #[test]
+    fn a_chain_goes_on_behind_what_is_confirmed_and_ends_at_an_error_or_at_silence() {
+        let messages = ["a1", "b1", "a2", "c1", "b2", "a3", "c2"].map(|text| {
+            let key = text.split_at(1).0;
+            Message::to("t").key(key).bytes(text).expect("valid")
+        });
+        let answers: [Answer; 7] = std::array::from_fn(|_| Answer::new());
+        let deliveries: Vec<Delivery<'_>> = messages
+            .iter()
+            .zip(&answers)
+            .map(|(message, answer)| Delivery::new(message, answer).chained())
+            .collect();
+        let mut chains = Chains::new(&deliveries);
+        assert_eq!(
+            ids(&chains),
+            [vec!["a1", "a2", "a3"], vec!["b1", "b2"], vec!["c1", "c2"]]
+        );
+        // Behind a message without an answer, one that has one changes nothing.
+        for confirmed in [0, 5, 6] {
+            deliveries[confirmed].report(Ok(()));
+        }
+        deliveries[1].report(Err(PublishError::rejected("no")));
+        chains.advance();
+        assert_eq!(ids(&chains), [vec!["a2", "a3"], vec!["c1", "c2"]]);
+        let first: Vec<_> = chains.first_of_each();
+        assert_eq!(first.len(), 2);
+        first[0].report(Ok(()));
+        chains.end_unanswered();
+        chains.advance();
+        assert!(chains.is_empty());
+        assert!(answers[4].get().is_none());
     }
 }

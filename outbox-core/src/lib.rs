@@ -31,7 +31,7 @@ pub mod testing;
 #[cfg(feature = "otel")]
 mod trace;
 
-pub use chain::StoppedKeys;
+pub use chain::{Chains, StoppedKeys};
 pub use event::{Event, SCHEMA_VERSION_HEADER};
 pub use message::{
     Headers, InvalidMessage, MAX_DELAY, MAX_HEADER_NAME_BYTES, MAX_HEADERS, MAX_HEADERS_BYTES,

@@ -115,6 +115,11 @@ impl<'a> Delivery<'a> {
         self.message
     }
 
+    /// What was reported so far.
+    pub fn answer(&self) -> Option<&'a Result<(), PublishError>> {
+        self.answer.get()
+    }
+
     /// Reports what the broker answered. The first report counts, later ones are ignored.
     pub fn report(&self, answer: Result<(), PublishError>) {
         if self.answer.get().is_some() {

@@ -5,6 +5,7 @@
 //! hold with it. What librdkafka itself refuses is reported in its words.
 
 use std::fmt;
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -123,6 +124,7 @@ pub(crate) struct Config {
     client: ClientConfig,
     /// The application has said how long the client waits for fuller record batches.
     says_linger: bool,
+    delivery_timeout: Duration,
 }
 
 impl Config {
@@ -194,6 +196,7 @@ impl Config {
         Ok(Self {
             client: config,
             says_linger,
+            delivery_timeout: Duration::from_millis(timeout),
         })
     }
 
@@ -210,6 +213,21 @@ impl Config {
     pub(crate) fn one_record_a_batch(&self) -> Self {
         let mut config = self.clone();
         config.client.set("batch.num.messages", "1");
+        config
+    }
+
+    /// The same with a client that writes nothing of a partition before all that came before it is taken.
+    ///
+    /// One request at a time: a broker that has nothing of the client's session would take a second one though
+    /// it had refused the first. Gapless: a refusal ends the client, which sends nothing more. That leaves
+    /// messages whose time is over, so the client never finds that it is: who waits for them ends it instead.
+    pub(crate) fn chaining(&self) -> Self {
+        let mut config = self.clone();
+        config
+            .client
+            .set("max.in.flight.requests.per.connection", "1")
+            .set("enable.gapless.guarantee", "true")
+            .set("message.timeout.ms", MAX_DELIVERY_TIMEOUT_MS.to_string());
         config
     }
 
@@ -231,9 +249,9 @@ impl Config {
             .unwrap_or(CLIENT_MESSAGE_MAX_BYTES)
     }
 
-    /// How long the client tries to deliver one message, in milliseconds.
-    pub(crate) fn delivery_timeout_ms(&self) -> &str {
-        self.client.get("message.timeout.ms").unwrap_or_default()
+    /// How long the client tries to deliver one message.
+    pub(crate) fn delivery_timeout(&self) -> Duration {
+        self.delivery_timeout
     }
 }
 
@@ -372,7 +390,7 @@ mod tests {
         assert_eq!(client.get("message.timeout.ms"), Some("9000"));
         assert_eq!(client.get("partitioner"), Some("fnv1a"));
         assert_eq!(client.get("client.id"), Some("orders"));
-        assert_eq!(config.delivery_timeout_ms(), "9000");
+        assert_eq!(config.delivery_timeout(), Duration::from_secs(9));
     }
 
     #[test]

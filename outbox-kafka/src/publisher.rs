@@ -2,41 +2,34 @@
 //!
 //! The client owns queueing, record batches, repeats and reconnects. What is added here is what the
 //! contract asks: every answer is awaited and reported one by one, a full queue is waited for, a
-//! refusal that was about a neighbour in the record batch is not believed, and a client that has lost its
-//! session, or does not reach the cluster, is replaced.
+//! refusal that was about a neighbour in the record batch is not believed, nor a delivery that only the
+//! client speaks for, and a client that has lost its session, or does not reach the cluster, is replaced.
+
+mod chains;
+mod producer;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outbox_core::{Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait};
 use rdkafka::ClientConfig;
-use rdkafka::client::{ClientContext, DefaultClientContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
-use tokio::sync::{mpsc, oneshot};
+use rdkafka::error::RDKafkaErrorCode;
+use tokio::sync::mpsc;
 
 use crate::config::{Config, InvalidConfig};
 use crate::encode::{Record, encode};
-use crate::error::{classify, code, is_silence, may_be_about_a_neighbour};
+use crate::error::{classify, is_silence, may_be_about_a_neighbour};
+use chains::Chaining;
+use producer::{Answer, Producer, Slot, Ticket};
 
 /// How long to wait before a full queue is tried again when no answer comes first.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// While so many messages are being published, fuller record batches are worth waiting for.
 const GATHER: usize = 256;
-
-/// How long the cluster has to answer the question whether it is there, after a message timed out.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How long the client's last connection error is worth mentioning.
-const TROUBLE_AGE: Duration = Duration::from_secs(60);
 
 /// Publishes to Kafka; see the [crate](crate) for an example.
 ///
@@ -45,9 +38,11 @@ const TROUBLE_AGE: Duration = Duration::from_secs(60);
 /// A message is confirmed when every in-sync replica of its partition has it. One that gets no
 /// answer within `delivery.timeout.ms` is reported then, plus at most three seconds in which the
 /// cluster is asked whether it is there at all. A failed message is tried again by the relay, not
-/// here, with one exception: brokers refuse a whole record batch for its size or for one record in it,
-/// so what was refused in company is sent once more, each in a record batch of its own, and after it
-/// what was taken of its key meanwhile.
+/// here, with two exceptions. Brokers refuse a whole record batch for its size or for one record in it. And
+/// the client takes a record batch for delivered, without an offset, when a later one of its partition was
+/// taken or the broker calls it a duplicate; but a broker that knows nothing of the client's session, as
+/// after a start, takes a later one first. What was refused in company, or has no offset, is sent once
+/// more, each in a record batch of its own, and after it what was taken of its key meanwhile.
 ///
 /// # Cancellation
 ///
@@ -69,6 +64,8 @@ pub struct KafkaPublisher {
     gathering: Option<Slot>,
     /// Gives every record a record batch of its own; only created when it is needed.
     alone: Slot,
+    /// For chains.
+    chaining: Chaining,
     /// How many messages are being published.
     under_way: AtomicUsize,
 }
@@ -88,6 +85,7 @@ impl KafkaPublisher {
             shared: Slot::new(config.clone()),
             gathering: config.gathering().map(Slot::new),
             alone: Slot::new(config.one_record_a_batch()),
+            chaining: Chaining::new(&config),
             under_way: AtomicUsize::new(0),
             config,
         };
@@ -111,7 +109,7 @@ impl KafkaPublisher {
     }
 
     /// Sends messages through the producer in `slot`, in order, and reports every answer that says
-    /// something about its message. Gives back the others.
+    /// something certain about its message. Gives back the others.
     async fn send<'a>(&self, slot: &Slot, batch: &[Delivery<'a>]) -> Open<'a> {
         let producer = match slot.producer() {
             Ok(producer) => producer,
@@ -130,39 +128,8 @@ impl KafkaPublisher {
         open
     }
 
-    /// Says of messages that nobody answered for whether the cluster or only their topics are away. Gives
-    /// back the outage, if it is one.
-    async fn explain_silence(&self, slot: &Slot, open: &Open<'_>) -> Option<PublishError> {
-        let (first, producer) = (open.silent.first()?, open.producer.as_ref()?);
-        let topic = first.message().topic().to_owned();
-        let timeout = self.config.delivery_timeout_ms();
-        let error = match Arc::clone(producer).ask_cluster(topic).await {
-            Ok(()) => PublishError::topic_unavailable(format!(
-                "not confirmed within {timeout} ms, though the cluster answers: the partition has no \
-                 leader or too few replicas, or is overloaded"
-            )),
-            Err(error) => {
-                slot.forget(producer);
-                PublishError::broker_unavailable(format!(
-                    "not confirmed within {timeout} ms, and the cluster does not answer: {}",
-                    producer.context.with_trouble(&error)
-                ))
-            }
-        };
-        report_all(&open.silent, &error);
-        (error.kind() == PublishErrorKind::BrokerUnavailable).then_some(error)
-    }
-}
-
-fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
-    for delivery in deliveries {
-        delivery.report(Err(error.clone()));
-    }
-}
-
-#[async_trait]
-impl Publisher for KafkaPublisher {
-    async fn publish(&self, batch: &[Delivery<'_>]) {
+    /// Publishes messages of which none waits for another.
+    async fn publish_plain(&self, batch: &[Delivery<'_>]) {
         let under_way = UnderWay::begin(&self.under_way, batch.len());
         let slot = self.slot(under_way.with_others);
         let open = self.send(slot, batch).await;
@@ -175,6 +142,55 @@ impl Publisher for KafkaPublisher {
             // Sent again they would be silent too, for longer than the caller waits.
             Some(outage) => report_all(&open.again, &outage),
         }
+    }
+
+    /// Reports for messages that nobody answered for what that means. Gives back the outage, if it is one.
+    async fn explain_silence(&self, slot: &Slot, open: &Open<'_>) -> Option<PublishError> {
+        let (first, producer) = (open.silent.first()?, open.producer.as_ref()?);
+        let error = self.silence(producer, first.message().topic()).await;
+        report_all(&open.silent, &error);
+        if error.kind() != PublishErrorKind::BrokerUnavailable {
+            return None;
+        }
+        slot.forget(producer);
+        Some(error)
+    }
+
+    /// What it means that nobody has answered in time: whether the cluster or only the topic is away.
+    async fn silence(&self, producer: &Arc<Producer>, topic: &str) -> PublishError {
+        let timeout = self.config.delivery_timeout().as_millis();
+        match Arc::clone(producer).ask_cluster(topic.to_owned()).await {
+            Ok(()) => PublishError::topic_unavailable(format!(
+                "not confirmed within {timeout} ms, though the cluster answers: the partition has no \
+                 leader or too few replicas, or is overloaded"
+            )),
+            Err(error) => PublishError::broker_unavailable(format!(
+                "not confirmed within {timeout} ms, and the cluster does not answer: {}",
+                producer.context.with_trouble(&error)
+            )),
+        }
+    }
+}
+
+fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
+    for delivery in deliveries {
+        delivery.report(Err(error.clone()));
+    }
+}
+
+#[async_trait]
+impl Publisher for KafkaPublisher {
+    async fn publish(&self, batch: &[Delivery<'_>]) {
+        let (chained, plain): (Vec<Delivery<'_>>, Vec<Delivery<'_>>) =
+            batch.iter().partition(|delivery| delivery.is_chained());
+        if chained.is_empty() {
+            return self.publish_plain(batch).await;
+        }
+        tokio::join!(self.publish_plain(&plain), self.publish_chains(&chained));
+    }
+
+    fn chains_keys(&self) -> bool {
+        true
     }
 }
 
@@ -218,8 +234,8 @@ struct Open<'a> {
     producer: Option<Arc<Producer>>,
     /// Nobody answered in time.
     silent: Vec<Delivery<'a>>,
-    /// To be sent once more, in this order: what was refused in company, and what came after it in its
-    /// key, whether that was taken or not.
+    /// To be sent once more, in this order: what was refused in company or only presumed to be delivered, and
+    /// what came after it in its key, whether that was taken or not.
     again: Vec<Delivery<'a>>,
     /// The topics and keys of what is sent again.
     keys: HashSet<(&'a str, &'a str)>,
@@ -232,9 +248,9 @@ struct Call<'a, 'b> {
     /// The messages that were sent, by the number of their ticket.
     sent: Vec<Delivery<'a>>,
     answered: usize,
-    answers: mpsc::UnboundedReceiver<(usize, Result<(), RDKafkaErrorCode>)>,
+    answers: mpsc::UnboundedReceiver<(usize, Answer)>,
     /// Cloned into every ticket.
-    sender: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
+    sender: mpsc::UnboundedSender<(usize, Answer)>,
     open: Open<'a>,
 }
 
@@ -298,7 +314,7 @@ impl<'a, 'b> Call<'a, 'b> {
         }
     }
 
-    fn take(&mut self, number: usize, answer: Result<(), RDKafkaErrorCode>) {
+    fn take(&mut self, number: usize, answer: Answer) {
         self.answered += 1;
         let Some(delivery) = self.sent.get(number).copied() else {
             return;
@@ -306,17 +322,19 @@ impl<'a, 'b> Call<'a, 'b> {
         match answer {
             // The client gives the answers of a partition in its order, so an earlier one of the key
             // that is sent again is known by now.
-            Ok(()) if self.open.is_behind(delivery.message()) => self.open.again.push(delivery),
-            Ok(()) => delivery.report(Ok(())),
-            Err(code) if is_silence(code) => self.open.silent.push(delivery),
-            Err(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
-                let message = delivery.message();
-                self.open
-                    .keys
-                    .extend(message.key().map(|key| (message.topic(), key)));
+            Answer::Taken if self.open.is_behind(delivery.message()) => {
                 self.open.again.push(delivery);
             }
-            Err(code) => {
+            Answer::Taken => delivery.report(Ok(())),
+            Answer::Presumed if !self.producer.alone => self.open.send_again(delivery),
+            Answer::Presumed => delivery.report(Err(PublishError::topic_unavailable(
+                "the client takes it for delivered, but no broker has said at which offset",
+            ))),
+            Answer::Refused(code) if is_silence(code) => self.open.silent.push(delivery),
+            Answer::Refused(code) if may_be_about_a_neighbour(code) && !self.producer.alone => {
+                self.open.send_again(delivery);
+            }
+            Answer::Refused(code) => {
                 let size = encode(delivery.message()).map_or(0, |record| record.size());
                 delivery.report(Err(PublishError::new(
                     classify(code),
@@ -339,7 +357,15 @@ impl<'a, 'b> Call<'a, 'b> {
     }
 }
 
-impl Open<'_> {
+impl<'a> Open<'a> {
+    /// And what comes after it in its key.
+    fn send_again(&mut self, delivery: Delivery<'a>) {
+        let message = delivery.message();
+        self.keys
+            .extend(message.key().map(|key| (message.topic(), key)));
+        self.again.push(delivery);
+    }
+
     /// Whether an earlier message of its topic and key is sent again, so that it must be too.
     fn is_behind(&self, message: &Message) -> bool {
         !self.keys.is_empty()
@@ -349,221 +375,11 @@ impl Open<'_> {
     }
 }
 
-/// Goes with a record through the client and comes back with its answer.
-struct Ticket {
-    number: usize,
-    answers: mpsc::UnboundedSender<(usize, Result<(), RDKafkaErrorCode>)>,
-}
-
-/// Receives what the client has to say.
-struct Context {
-    /// The last connection error, with its time.
-    trouble: Mutex<Option<(Instant, String)>>,
-}
-
-impl Context {
-    /// Adds to an error what went wrong with the connections of late.
-    fn with_trouble(&self, error: &str) -> String {
-        match &*lock(&self.trouble) {
-            Some((at, trouble)) if at.elapsed() < TROUBLE_AGE => format!("{error}; {trouble}"),
-            _ => error.to_owned(),
-        }
-    }
-}
-
-impl ClientContext for Context {
-    fn error(&self, error: KafkaError, reason: &str) {
-        // That all brokers are down says less than what was said of one of them before.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            *lock(&self.trouble) = Some((Instant::now(), reason.to_owned()));
-        }
-        DefaultClientContext.error(error, reason);
-    }
-}
-
-impl ProducerContext for Context {
-    type DeliveryOpaque = Box<Ticket>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
-        let answer = match result {
-            Ok(_) => Ok(()),
-            Err((error, _)) => Err(code(error)),
-        };
-        // The call may have been dropped, and then nobody wants to know.
-        let _ = ticket.answers.send((ticket.number, answer));
-    }
-}
-
-/// A place for a producer that can be replaced.
-struct Slot {
-    config: Config,
-    producer: Mutex<Option<Arc<Producer>>>,
-}
-
-impl Slot {
-    fn new(config: Config) -> Self {
-        Self {
-            config,
-            producer: Mutex::new(None),
-        }
-    }
-
-    /// Has the next call begin with another client: this one did not reach the cluster.
-    ///
-    /// It may never again. A broker that shuts down may still answer and name no brokers at all, and then
-    /// librdkafka drops every broker that it knows, also those that it was configured with
-    /// (`rd_kafka_metadata_decommission_unavailable_brokers` in 2.12).
-    fn forget(&self, producer: &Arc<Producer>) {
-        let mut slot = lock(&self.producer);
-        if slot
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, producer))
-        {
-            *slot = None;
-        }
-    }
-
-    /// The producer, created now if there is none or the last one has lost its session.
-    fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
-        let mut slot = lock(&self.producer);
-        match &*slot {
-            Some(producer) if producer.fatal_error().is_none() => Ok(Arc::clone(producer)),
-            _ => {
-                let producer = Arc::new(Producer::new(&self.config)?);
-                *slot = Some(Arc::clone(&producer));
-                Ok(producer)
-            }
-        }
-    }
-}
-
-/// The client's producer. It ends in the background.
-struct Producer {
-    /// Until it is dropped.
-    client: Option<ThreadedProducer<Context>>,
-    context: Arc<Context>,
-    /// Whether every record has a record batch of its own.
-    alone: bool,
-}
-
-impl Producer {
-    fn new(config: &Config) -> Result<Self, InvalidConfig> {
-        let context = Context {
-            trouble: Mutex::new(None),
-        };
-        let client: ThreadedProducer<Context> = config.client().create_with_context(context)?;
-        Ok(Self {
-            context: Arc::clone(client.context()),
-            client: Some(client),
-            alone: config.is_one_record_a_batch(),
-        })
-    }
-
-    /// Copies a record into the client's queue.
-    fn send(&self, record: &Record<'_>, ticket: Ticket) -> Result<(), RDKafkaErrorCode> {
-        let Some(client) = &self.client else {
-            return Err(RDKafkaErrorCode::Fatal);
-        };
-        let mut headers = OwnedHeaders::new_with_capacity(record.header_count());
-        for (key, value) in record.headers() {
-            headers = headers.insert(Header {
-                key,
-                value: Some(value),
-            });
-        }
-        client
-            .send(BaseRecord {
-                topic: record.topic,
-                partition: None,
-                payload: record.value,
-                key: record.key,
-                timestamp: None,
-                headers: Some(headers),
-                delivery_opaque: Box::new(ticket),
-            })
-            .map_err(|(error, _)| code(&error))
-    }
-
-    /// Why the client has given up its session; it answers nothing but errors from then on.
-    fn fatal_error(&self) -> Option<String> {
-        let (code, reason) = self.client.as_ref()?.client().fatal_error()?;
-        Some(format!("{code}: {reason}"))
-    }
-
-    /// What happened, for people.
-    fn describe(&self, code: RDKafkaErrorCode, size: usize) -> String {
-        match code {
-            RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::MessageBatchTooLarge => {
-                format!(
-                    "the broker refused the record of {size} bytes, alone in its record batch, as \
-                     larger than the topic's max.message.bytes: {code}"
-                )
-            }
-            RDKafkaErrorCode::InvalidTimestamp => format!(
-                "this host's clock is outside of what the topic takes (message.timestamp.before.max.ms \
-                 and message.timestamp.after.max.ms): {code}"
-            ),
-            code => match (classify(code), self.fatal_error()) {
-                (PublishErrorKind::BrokerUnavailable, Some(fatal)) => {
-                    format!("{code}, the producer starts anew after: {fatal}")
-                }
-                (PublishErrorKind::BrokerUnavailable, None) => {
-                    self.context.with_trouble(&code.to_string())
-                }
-                _ => code.to_string(),
-            },
-        }
-    }
-
-    /// Asks any broker about a topic; an answer of any kind shows that the cluster is there, unless it
-    /// names no broker at all.
-    async fn ask_cluster(self: Arc<Self>, topic: String) -> Result<(), String> {
-        let (answer, answered) = oneshot::channel();
-        in_background(move || {
-            let asked = self.client.as_ref().map(|client| {
-                client
-                    .client()
-                    .fetch_metadata(Some(&topic), PROBE_TIMEOUT)
-                    .map(|metadata| metadata.brokers().len())
-            });
-            // The call may have been dropped, and then nobody wants to know.
-            let _ = answer.send(asked);
-        });
-        match answered.await {
-            Ok(Some(Ok(0))) => Err("a broker answers and names none".to_owned()),
-            Ok(Some(Ok(_))) => Ok(()),
-            Ok(Some(Err(error))) => Err(error.to_string()),
-            Ok(None) | Err(_) => Err("it could not be asked".to_owned()),
-        }
-    }
-}
-
-impl Drop for Producer {
-    fn drop(&mut self) {
-        // Ending waits for the client's threads, too long for a thread of the runtime.
-        if let Some(client) = self.client.take() {
-            in_background(move || drop(client));
-        }
-    }
-}
-
-/// Runs what blocks on a thread of its own, for which the end of a runtime does not wait.
-fn in_background(work: impl FnOnce() + Send + 'static) {
-    // Without a thread the work is dropped here and now, which ends a client all the same.
-    let _ = thread::Builder::new()
-        .name("outbox-kafka".to_owned())
-        .spawn(work);
-}
-
-/// A panic elsewhere leaves nothing half done behind these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use outbox_core::{Message, PublisherExt as _, RelayBuilder};
 
+    use super::producer::PROBE_TIMEOUT;
     use super::*;
     use crate::DELIVERY_TIMEOUT_MS;
 

@@ -3,15 +3,17 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::time::{Duration, Instant};
 
+use outbox_conformance::proxy::Proxy;
 use outbox_core::{Message, PublishErrorKind, PublisherExt};
 use outbox_kafka::KafkaPublisher;
 use rdkafka::error::RDKafkaErrorCode;
 use support::rights::{Right, forget_rights, give_right, give_right_to};
 use support::{
-    config, create_topic, delete_topics, fails_as, new_topic, produce_ahead, read, set_on_topic,
-    within,
+    config, create_topic, delete_topics, fails_as, new_topic, port, produce_ahead, read,
+    set_on_topic, within,
 };
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -334,6 +336,59 @@ async fn the_server_takes_what_is_stamped_up_to_an_hour_ahead_unless_it_stamps_i
     assert_eq!(produce_ahead(&plain, -20 * 365 * 24 * HOUR).await, Ok(()));
     assert_eq!(produce_ahead(&stamping, 2 * HOUR).await, Ok(()));
     delete_topics(&[plain, stamping]).await;
+}
+
+/// A broker that has nothing of a client's session takes any of its record batches first. So one that was
+/// refused while the next was on its way already is passed over, and the client takes the answer to the next for
+/// an answer to both.
+#[tokio::test]
+async fn what_only_the_answer_to_a_later_message_speaks_for_is_not_confirmed() {
+    // On a busy machine it may not come to that.
+    for _ in 0..5 {
+        let stored = refuse_the_first_while_the_second_is_on_its_way().await;
+        if stored == [b"2", b"1"] {
+            return;
+        }
+        assert_eq!(stored, [b"1", b"2"], "both are confirmed");
+    }
+    panic!("the second was never taken before the first");
+}
+
+/// Publishes 1 and 2, which are both confirmed. Gives back what is in the topic.
+async fn refuse_the_first_while_the_second_is_on_its_way() -> Vec<Vec<u8>> {
+    const DELAY: Duration = Duration::from_secs(1);
+    let topic = new_topic();
+    create_topic(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    let proxy = Proxy::to_kafka(port()).await;
+    let publisher = publisher(&[("bootstrap.servers", &proxy.address().to_string())]);
+    // Now the client has a session and knows the topic, which has nothing of the session.
+    let large = [message(&topic, "k", vec![b'x'; 3_000])];
+    let answers = publisher.publish_all(&large, WITHIN).await;
+    fails_as(&answers[0], PublishErrorKind::Rejected);
+    delete_topics(slice::from_ref(&topic)).await;
+
+    // Pieces go one after the other: the first arrives after one delay, the second after two, and so does the
+    // answer to the first at the client.
+    proxy.slow_down(DELAY);
+    let batches = ["1", "2"].map(|payload| [message(&topic, payload, payload)]);
+    let publish = |batch| publisher.publish_all(batch, WITHIN);
+    let (first, second, ()) = tokio::join!(
+        publish(&batches[0]),
+        async {
+            tokio::time::sleep(DELAY / 4).await; // wait: until the first is on its way
+            publish(&batches[1]).await
+        },
+        async {
+            tokio::time::sleep(DELAY * 5 / 4).await; // wait: until the first was refused
+            create_topic(&topic, 1, &[]).await;
+            tokio::time::sleep(DELAY * 2).await; // wait: until the second was taken
+            proxy.release();
+        },
+    );
+    assert_eq!((first, second), (vec![Some(Ok(()))], vec![Some(Ok(()))]));
+    let stored = values(&topic).await;
+    delete_topics(&[topic]).await;
+    stored
 }
 
 #[tokio::test]

@@ -69,6 +69,10 @@ impl OpenBroker for Open {
         true
     }
 
+    fn chains_keys(&self) -> bool {
+        true
+    }
+
     // The client's message.max.bytes is 1,000,000, with key, headers and framing.
     fn large_payload(&self) -> usize {
         999_000

@@ -1,4 +1,4 @@
-//! The store passes the suite, on the oldest and the newest Postgres, with the rights of a relay and
+//! The store passes the suite, on Postgres 15 and 18, with the rights of a relay and
 //! no more.
 
 #![allow(clippy::unwrap_used)]

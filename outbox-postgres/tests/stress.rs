@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outbox_core::{Outcome, PublishError, Store};
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row};
 use support::store::{DEADLINE, Db, limits, message, on_both_servers};
 
 const KEYS: usize = 24;
@@ -153,10 +153,26 @@ async fn pause(random: &mut fastrand::Rng, millis: u64) {
     tokio::time::sleep(Duration::from_millis(random.u64(..millis))).await;
 }
 
+/// Connects, and connects again where the killer is quicker than the first statement.
+async fn connect(db: &Db) -> PgConnection {
+    loop {
+        match db.pool.connect_options().connect().await {
+            Ok(connection) => return connection,
+            Err(error) => assert!(is_killed(&error), "{error}"),
+        }
+    }
+}
+
+/// Whether an administrator's command has ended the session.
+fn is_killed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.as_deref() == Some("57P01")
+}
+
 async fn producer(db: Arc<Db>, stop: Arc<AtomicBool>, count: Arc<Count>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     while !stop.load(Ordering::Relaxed) {
-        let mut connection = db.connection().await;
+        let mut connection = connect(&db).await;
         while !stop.load(Ordering::Relaxed) {
             if produce(&db, &mut connection, &count, &mut random)
                 .await

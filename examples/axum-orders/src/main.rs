@@ -28,7 +28,7 @@ async fn place(State(pool): State<PgPool>, Json(order): Json<Order>) -> StatusCo
 
 async fn insert(pool: &PgPool, order: &Order) -> Result<(), Box<dyn Error>> {
     let mut tx = pool.begin().await?;
-    let row = sqlx::query("INSERT INTO orders VALUES ($1, $2)").bind(order.id);
+    let row = sqlx::query("INSERT INTO public.orders VALUES ($1, $2)").bind(order.id);
     row.bind(&order.item).execute(&mut *tx).await?;
     let message = Message::to("orders.placed").key(order.id).json(order)?;
     OUTBOX.enqueue(&mut tx, &message).await?; // delivered if this transaction commits, and after that
@@ -38,7 +38,8 @@ async fn insert(pool: &PgPool, order: &Order) -> Result<(), Box<dyn Error>> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let pool = PgPool::connect(&env::var("DATABASE_URL")?).await?;
-    let orders = "CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, item text NOT NULL)";
+    let orders =
+        "CREATE TABLE IF NOT EXISTS public.orders (id bigint PRIMARY KEY, item text NOT NULL)";
     sqlx::query(orders).execute(&pool).await?;
     OUTBOX.migrate(&pool).await?; // the outbox's own tables, in a schema `outbox`
 

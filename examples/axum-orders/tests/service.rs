@@ -69,6 +69,14 @@ async fn a_posted_order_arrives_in_kafka_and_sigterm_ends_the_service() {
     assert_eq!(read, orders);
     service.stop();
 
+    let mut again = Service::start(&format!("{address}/{database}"), &brokers);
+    assert_eq!(
+        again.post(&orders[0]),
+        500,
+        "its orders are where they were, also for a role `outbox`"
+    );
+    again.stop();
+
     let drop = format!("DROP DATABASE {database} WITH (FORCE)");
     sqlx::raw_sql(AssertSqlSafe(drop))
         .execute(&mut admin)

@@ -58,6 +58,13 @@ pub(crate) fn servers() -> String {
     address("OUTBOX_TEST_KAFKA")
 }
 
+/// Its port.
+pub(crate) fn port() -> u16 {
+    let servers = servers();
+    let (_, port) = servers.rsplit_once(':').expect("host:port");
+    port.parse().expect("a port")
+}
+
 /// A configuration for the real server.
 pub(crate) fn config() -> ClientConfig {
     let mut config = ClientConfig::new();

@@ -1,4 +1,4 @@
-//! A migrated outbox of its own for each test, on the oldest and on the newest Postgres of the tests.
+//! A migrated outbox of its own for each test, on Postgres 15 and 18.
 
 // Each test program uses a part of it.
 #![allow(dead_code, unused_macros, unused_imports)]

@@ -12,7 +12,7 @@ use super::{Fixture, until};
 /// Long enough for a busy machine; a test that reaches it has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Makes each test run on the oldest and on the newest server.
+/// Makes each test run on Postgres 15 and 18.
 macro_rules! on_both_servers {
     ($($(#[$doc:meta])* async fn $name:ident($db:ident: Db) $body:block)+) => {
         $($(#[$doc])* async fn $name($db: Db) $body)+

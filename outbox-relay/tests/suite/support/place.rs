@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use outbox_conformance::process;
@@ -96,7 +97,7 @@ impl Place {
     pub(crate) async fn done_with_input(&self, arguments: &[&str], input: &[u8]) -> String {
         let mut command = self.command(arguments, &[]);
         command.stdin(Stdio::piped());
-        Ended::of_reading(input, command).await.success()
+        Ended::of_reading(input, PATIENCE, command).await.success()
     }
 
     /// As [`run`](Self::run), where the reader of what it prints has gone away.
@@ -164,16 +165,21 @@ pub(crate) struct Ended {
 impl Ended {
     /// Runs a [`command`], which must end by itself and in time.
     pub(crate) async fn of(command: Command) -> Self {
-        Self::of_reading(&[], command).await
+        Self::within(PATIENCE, command).await
     }
 
-    async fn of_reading(input: &[u8], mut command: Command) -> Self {
+    /// The same with a time of its own, for what does many things.
+    pub(crate) async fn within(time: Duration, command: Command) -> Self {
+        Self::of_reading(&[], time, command).await
+    }
+
+    async fn of_reading(input: &[u8], time: Duration, mut command: Command) -> Self {
         let mut child = command.spawn().expect("it starts");
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input).await.expect("it reads");
         }
         let arguments: Vec<_> = command.as_std().get_args().collect();
-        let ended = timeout(PATIENCE, child.wait_with_output()).await;
+        let ended = timeout(time, child.wait_with_output()).await;
         let output = ended.unwrap_or_else(|_| panic!("{arguments:?} does not end"));
         let output = output.expect("its output");
         let code = output.status.code();
