@@ -172,7 +172,7 @@ CREATE TABLE {schema}.delayed (
     payload bytea,
     headers jsonb,
     CONSTRAINT delayed_deliver_after_above_0_and_at_most_366_days
-        CHECK (deliver_after > interval '0' AND deliver_after <= interval '366 days'),
+        CHECK (extract(epoch FROM deliver_after) > 0 AND extract(epoch FROM deliver_after) <= 31622400),
     CONSTRAINT delayed_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
     CONSTRAINT delayed_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
     CONSTRAINT delayed_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
@@ -185,10 +185,13 @@ CREATE TABLE {schema}.delayed (
 -- For who cancels one.
 CREATE INDEX delayed_by_id ON {schema}.delayed (id);
 
+-- A delay is a length, the same in every time zone and on the day when clocks change: a day is 24 hours, a month
+-- 30 days, a year 365.25. What is beyond the limits is refused by the table.
 CREATE FUNCTION {schema}.time_delayed() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    NEW.deliver_at := clock_timestamp() + NEW.deliver_after;
+    NEW.deliver_at := clock_timestamp()
+        + make_interval(secs => greatest(0, least(extract(epoch FROM NEW.deliver_after), 31622400)));
     RETURN NEW;
 END
 $$;
@@ -507,13 +510,13 @@ BEGIN
     ELSIF octet_length(enqueue.payload) > 134217728 THEN
         RAISE EXCEPTION 'payload has % bytes, the limit is 134217728', octet_length(enqueue.payload)
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after < interval '0' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) < 0 THEN
         RAISE EXCEPTION 'deliver_after is %, which is in the past', enqueue.deliver_after
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after > interval '366 days' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) > 31622400 THEN
         RAISE EXCEPTION 'deliver_after is %, the limit is 366 days', enqueue.deliver_after
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after > interval '0' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) > 0 THEN
         INSERT INTO {schema}.delayed (deliver_after, id, topic, key, payload, headers)
         VALUES (enqueue.deliver_after, message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
         RETURN message_id;

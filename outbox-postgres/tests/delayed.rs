@@ -252,6 +252,8 @@ on_both_servers! {
         for (delay, wrong) in [
             ("'-1 s'", "deliver_after is -00:00:01, which is in the past"),
             ("'367 days'", "deliver_after is 367 days, the limit is 366 days"),
+            ("'1 year 6 days'", "deliver_after is 1 year 6 days, the limit is 366 days"),
+            ("'1 mon -31 days'", "deliver_after is 1 mon -31 days, which is in the past"),
         ] {
             let answer = sqlx::query(call(delay)).execute(&mut producer).await;
             assert_eq!(database_message(answer), wrong);
@@ -262,6 +264,8 @@ on_both_servers! {
         };
         for (columns, values, wrong) in [
             ("deliver_after, topic", "'400 days', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
+            ("deliver_after, topic", "'1 year 6 days', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
+            ("deliver_after, topic", "'100000000 years', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
             ("deliver_after, topic", "'-1 s', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
             ("deliver_after, topic", "'1 s', ''", "delayed_topic_1_to_255_bytes"),
             ("deliver_after, topic, headers", "'1 s', 't', '{\"a\": 1}'", "not a string"),
@@ -278,6 +282,26 @@ on_both_servers! {
         }
         assert_eq!(places(&db).await, (3, 2));
         db.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    }
+
+    /// Whatever the day and the time zone: of so many there, some have a day of 23 or 25 hours between.
+    async fn a_day_has_24_hours_in_every_time_zone(db: Db) {
+        db.sql(
+            "BEGIN;
+             SET LOCAL timezone = 'Europe/Berlin';
+             INSERT INTO {schema}.delayed (deliver_after, topic)
+             SELECT days * interval '1 day', (days * 86400)::text FROM generate_series(30, 360, 30) AS days
+              UNION ALL
+             VALUES (interval '1 mon -29 days -23:00', '3600'),
+                    (interval '11 mons', '28512000'),
+                    (interval '1 year', '31557600');
+             COMMIT",
+        )
+        .await;
+        let wrong = "SELECT count(*) FROM {schema}.delayed
+                      WHERE extract(epoch FROM deliver_at - enqueued_at) NOT BETWEEN topic::integer AND topic::integer + 10";
+        assert_eq!(db.number(wrong).await, 0);
+        assert_eq!(places(&db).await, (15, 0));
     }
 
     /// What is cancelled by a transaction that then rolls back is delivered, though it was passed meanwhile.
