@@ -242,7 +242,8 @@ BEGIN
     END IF;
     WITH due AS MATERIALIZED (
         SELECT d.ctid AS place, d.deliver_at, d.number,
-               octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0) AS bytes
+               octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0)
+               + coalesce(pg_column_size(d.headers), 0) AS bytes
           FROM {schema}.delayed AS d
          WHERE (d.deliver_at, d.number) > (since, since_number) AND d.deliver_at < least(before, clock)
          ORDER BY d.deliver_at, d.number

@@ -304,6 +304,22 @@ on_both_servers! {
         assert_eq!(places(&db).await, (15, 0));
     }
 
+    /// As of a claim, whose bound is the same.
+    async fn headers_count_among_the_bytes_that_are_moved_at_once(db: Db) {
+        db.sql(
+            "INSERT INTO {schema}.delayed (deliver_after, topic, headers)
+             SELECT interval '1 ms', 't', jsonb_build_object('a', repeat('x', 1000)) FROM generate_series(1, 3)",
+        )
+        .await;
+        until("all are due", async || {
+            db.number("SELECT count(*) FROM {schema}.delayed WHERE deliver_at < clock_timestamp()").await == 3
+        })
+        .await;
+        let moved = "SELECT messages::bigint FROM {schema}.deliver_due('-infinity', 0, 'infinity', 1000, 2500)";
+        assert_eq!(db.number(moved).await, 2);
+        assert_eq!(places(&db).await, (1, 2));
+    }
+
     /// What is cancelled by a transaction that then rolls back is delivered, though it was passed meanwhile.
     async fn a_cancel_that_rolls_back_cancels_nothing(db: Db) {
         let store = db.outbox.store(&db.pool);
