@@ -320,6 +320,25 @@ on_both_servers! {
         assert_eq!(places(&db).await, (1, 2));
     }
 
+    /// In a snapshot that still shows the message as delayed, `false` would say what the snapshot does not.
+    async fn a_cancel_that_comes_too_late_for_its_snapshot_is_not_serializable(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+            let late = delayed("k", "late", 200);
+            enqueue(&db, std::slice::from_ref(&late)).await;
+            let mut tx = db.connection().await;
+            let begin = format!("BEGIN ISOLATION LEVEL {isolation}; SELECT FROM {{schema}}.delayed");
+            db.sql_on(&mut tx, &begin).await;
+            deliver(&store, 1).await;
+            let error = db.outbox.cancel(&mut tx, late.id()).await.unwrap_err();
+            let code = error.as_database_error().and_then(|error| error.code());
+            assert_eq!(code.as_deref(), Some("40001"), "{error}");
+            // Begun again, it is told.
+            db.sql_on(&mut tx, &format!("ROLLBACK; BEGIN ISOLATION LEVEL {isolation}")).await;
+            assert!(!db.outbox.cancel(&mut tx, late.id()).await.unwrap());
+        }
+    }
+
     /// What is cancelled by a transaction that then rolls back is delivered, though it was passed meanwhile.
     async fn a_cancel_that_rolls_back_cancels_nothing(db: Db) {
         let store = db.outbox.store(&db.pool);
