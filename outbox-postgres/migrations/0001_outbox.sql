@@ -403,10 +403,14 @@ CREATE FUNCTION {schema}.keep_delivered(age interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 SET timezone = 'UTC' AS $$
 DECLARE
+    most CONSTANT integer := 10000;
     today date := clock_timestamp()::date;
     oldest text := 'delivered_' || to_char(clock_timestamp() - age, 'YYYYMMDD');
     day date;
     name text;
+    rows_there bigint;
+    bytes_there bigint;
+    deleted bigint;
     done boolean := true;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox delivered:{schema}', 0)) THEN
@@ -414,23 +418,38 @@ BEGIN
     END IF;
     FOR day IN SELECT today + n FROM generate_series(0, 2) AS n LOOP
         name := 'delivered_' || to_char(day, 'YYYYMMDD');
-        -- A row of that day in the last partition would refuse it.
-        IF to_regclass('{schema}.' || name) IS NULL
-           AND NOT EXISTS (SELECT FROM {schema}.delivered_other
-                            WHERE delivered_at >= day AND delivered_at < day + 1) THEN
-            BEGIN
-                EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.delivered INCLUDING ALL)', name);
-                EXECUTE format('ALTER TABLE {schema}.delivered ATTACH PARTITION {schema}.%I'
-                               ' FOR VALUES FROM (%L) TO (%L)',
-                               name, day::timestamptz, (day + 1)::timestamptz);
-            EXCEPTION WHEN lock_not_available THEN
-                done := false;
-            END;
-        END IF;
+        CONTINUE WHEN to_regclass('{schema}.' || name) IS NOT NULL;
+        -- Rows of that day in the last partition would refuse it, so they are moved, unless who settles would wait
+        -- for that for long: then they stay until they are old.
+        SELECT count(*), coalesce(sum(octet_length(found.payload)), 0)
+          INTO rows_there, bytes_there
+          FROM (SELECT other.payload FROM {schema}.delivered_other AS other
+                 WHERE other.delivered_at >= day AND other.delivered_at < day + 1
+                 LIMIT most + 1) AS found;
+        CONTINUE WHEN rows_there > most OR bytes_there > 67108864;
+        BEGIN
+            IF day < today + 2 THEN
+                -- Who settles today, or just after midnight, waits here and then goes into the new day. At the last
+                -- partition it would be refused, once that is no longer the one for the day.
+                LOCK TABLE ONLY {schema}.delivered IN SHARE ROW EXCLUSIVE MODE;
+            END IF;
+            EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.delivered INCLUDING ALL)', name);
+            EXECUTE format('WITH gone AS (DELETE FROM {schema}.delivered_other'
+                           ' WHERE delivered_at >= %2$L AND delivered_at < %3$L RETURNING *)'
+                           ' INSERT INTO {schema}.%1$I SELECT * FROM gone',
+                           name, day::timestamptz, (day + 1)::timestamptz);
+            EXECUTE format('ALTER TABLE {schema}.delivered ATTACH PARTITION {schema}.%I'
+                           ' FOR VALUES FROM (%L) TO (%L)',
+                           name, day::timestamptz, (day + 1)::timestamptz);
+        EXCEPTION WHEN lock_not_available THEN
+            done := false;
+        END;
     END LOOP;
     DELETE FROM {schema}.delivered_other
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.delivered_other
-                              WHERE delivered_at < clock_timestamp() - age LIMIT 10000));
+                              WHERE delivered_at < clock_timestamp() - age LIMIT most));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    done := done AND deleted < most;
     -- One at a time and at the end, since the lock stays until then.
     SELECT child.relname
       INTO name

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use outbox_core::{Claim, ClaimLimits, Store, StoreError};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgPool};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::Outbox;
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     sessions: Mutex<Vec<(Session, Instant)>>,
     /// When the partitions of what is kept are looked after.
     pub(crate) retention: Mutex<Turn>,
+    /// They were looked after once.
+    pub(crate) first_days: OnceCell<()>,
     pub(crate) trials: Arc<Trials>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
@@ -101,7 +104,8 @@ pub(crate) struct Options {
 impl Outbox {
     /// The relay's side of this outbox. Takes the pool's connection options, never its connections. The
     /// name of its sessions is `outbox relay`, the schema, and the application name of the options, so
-    /// that people see whose they are. For an outbox [without prepared statements](Self::without_prepared_statements) it is one
+    /// that people see whose they are. For an outbox
+    /// [without prepared statements](Self::without_prepared_statements) it is one
     /// [through a pooler](PostgresStore::through_pooler).
     pub fn store(&self, pool: &PgPool) -> PostgresStore {
         let connect = relay_options(pool, self.schema());
@@ -136,6 +140,7 @@ impl PostgresStore {
             listen,
             sessions: Mutex::default(),
             retention: Mutex::default(),
+            first_days: OnceCell::new(),
             trials: Trials::new(),
             wake: OnceLock::new(),
             idle: AtomicU32::new(0),
