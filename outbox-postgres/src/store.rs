@@ -220,8 +220,9 @@ impl PostgresStore {
     ///
     /// The table has a partition for each day (UTC), and a day is dropped as a whole when all of it is older, so
     /// what is kept is up to a day older. The relay makes and drops them when it starts and then every hour.
-    /// While somebody reads a day for longer, as a dump does, it stays. Once the time is no longer set, nothing
-    /// is added, and nothing dropped.
+    /// While somebody reads a day for longer, as a dump does, it stays. The first claims wait until the days are
+    /// made. Set the same for all relays of an outbox: each keeps only what it delivers itself, and the shortest
+    /// time drops days for all. Once the time is no longer set, nothing is added, and nothing dropped.
     ///
     /// # Errors
     ///
