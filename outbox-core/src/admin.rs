@@ -14,7 +14,7 @@ mod status;
 pub mod steps;
 
 pub use dead::{DeadContent, DeadFilter, DeadMessage, DeadPage, Decided};
-pub use delayed::{DelayedList, DelayedMessage};
+pub use delayed::{DelayedMessage, DelayedPage, DelayedPlace, InvalidPlace};
 pub use doctor::{Finding, Severity};
 pub use keys::{Head, HeldKey, KeyFilter, KeyPage, Retried};
 pub use pause::{PausedTopic, Resumed};

@@ -8,7 +8,7 @@
 //! | answer | outcome |
 //! | --- | --- |
 //! | confirmed | delivered |
-//! | [`BrokerUnavailable`](PublishErrorKind::BrokerUnavailable), from any message | an outage: what was confirmed or is dead is settled, the rest released, nothing counted, no further wave |
+//! | [`BrokerUnavailable`](PublishErrorKind::BrokerUnavailable), from any message | an outage: settled what is confirmed or dead, the rest released, nothing counted |
 //! | [`TopicUnavailable`](PublishErrorKind::TopicUnavailable) | parked, not counted |
 //! | [`Retryable`](PublishErrorKind::Retryable) | parked, counted; dead when the retry policy gives it up |
 //! | [`Rejected`](PublishErrorKind::Rejected) | dead |

@@ -42,8 +42,8 @@ pub trait Publisher: Send + Sync + 'static {
     /// after an answer was lost, or the call was dropped or has panicked.
     ///
     /// So behind a message that is refused, or that cannot be encoded, nothing more of its key is sent in
-    /// that call. What was not sent for that reason gets no answer. Other keys go on. [`StoppedKeys`](crate::StoppedKeys) remembers
-    /// which these are.
+    /// that call. What was not sent for that reason gets no answer. Other keys go on.
+    /// [`StoppedKeys`](crate::StoppedKeys) remembers which these are.
     ///
     /// Asked before each batch, so the answer may change. A wrapper may give the inner publisher's answer
     /// where it holds back, behind a chained message that it does not hand on, the others of its key.

@@ -77,10 +77,10 @@ pub(crate) use heard::Heard;
 /// | at one of several brokers | its messages are | the others |
 /// | --- | --- | --- |
 /// | it says that it is away | parked, not counted | go on |
-/// | it answers nothing within its [call timeout](BrokerLimits::call_timeout) | parked, not counted | go on; those of the same batch are settled when that is over |
+/// | it answers nothing within its [call timeout](BrokerLimits::call_timeout) | parked, not counted | go on; those of its batch once that is over |
 /// | it stays away | parked without a call, but for one message after each pause, to see whether it is back | go on |
 /// | it is back | sent, few of a batch at first | go on |
-/// | it is slow, and as many calls as [allowed](BrokerLimits::calls) are in flight | parked, not counted, after a short wait | go on with the workers that are left |
+/// | it is slow, and as many calls as [allowed](BrokerLimits::calls) are in flight | parked, not counted, after a short wait | go on with the other workers |
 /// | its publisher panics | counted as failed, those that were not answered | go on |
 ///
 /// The log has one line when an outage of a broker begins and one when it ends; the gauge

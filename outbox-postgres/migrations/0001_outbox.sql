@@ -172,7 +172,7 @@ CREATE TABLE {schema}.delayed (
     payload bytea,
     headers jsonb,
     CONSTRAINT delayed_deliver_after_above_0_and_at_most_366_days
-        CHECK (deliver_after > interval '0' AND deliver_after <= interval '366 days'),
+        CHECK (extract(epoch FROM deliver_after) > 0 AND extract(epoch FROM deliver_after) <= 31622400),
     CONSTRAINT delayed_topic_1_to_255_bytes CHECK (octet_length(topic) BETWEEN 1 AND 255),
     CONSTRAINT delayed_key_at_most_65536_bytes CHECK (octet_length(key) <= 65536),
     CONSTRAINT delayed_payload_at_most_134217728_bytes CHECK (octet_length(payload) <= 134217728),
@@ -185,10 +185,13 @@ CREATE TABLE {schema}.delayed (
 -- For who cancels one.
 CREATE INDEX delayed_by_id ON {schema}.delayed (id);
 
+-- A delay is a length, the same in every time zone and on the day when clocks change: a day is 24 hours, a month
+-- 30 days, a year 365.25. What is beyond the limits is refused by the table.
 CREATE FUNCTION {schema}.time_delayed() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    NEW.deliver_at := clock_timestamp() + NEW.deliver_after;
+    NEW.deliver_at := clock_timestamp()
+        + make_interval(secs => greatest(0, least(extract(epoch FROM NEW.deliver_after), 31622400)));
     RETURN NEW;
 END
 $$;
@@ -239,7 +242,8 @@ BEGIN
     END IF;
     WITH due AS MATERIALIZED (
         SELECT d.ctid AS place, d.deliver_at, d.number,
-               octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0) AS bytes
+               octet_length(d.topic) + coalesce(octet_length(d.key), 0) + coalesce(octet_length(d.payload), 0)
+               + coalesce(pg_column_size(d.headers), 0) AS bytes
           FROM {schema}.delayed AS d
          WHERE (d.deliver_at, d.number) > (since, since_number) AND d.deliver_at < least(before, clock)
          ORDER BY d.deliver_at, d.number
@@ -399,10 +403,14 @@ CREATE FUNCTION {schema}.keep_delivered(age interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 SET timezone = 'UTC' AS $$
 DECLARE
+    most CONSTANT integer := 10000;
     today date := clock_timestamp()::date;
     oldest text := 'delivered_' || to_char(clock_timestamp() - age, 'YYYYMMDD');
     day date;
     name text;
+    rows_there bigint;
+    bytes_there bigint;
+    deleted bigint;
     done boolean := true;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox delivered:{schema}', 0)) THEN
@@ -410,23 +418,38 @@ BEGIN
     END IF;
     FOR day IN SELECT today + n FROM generate_series(0, 2) AS n LOOP
         name := 'delivered_' || to_char(day, 'YYYYMMDD');
-        -- A row of that day in the last partition would refuse it.
-        IF to_regclass('{schema}.' || name) IS NULL
-           AND NOT EXISTS (SELECT FROM {schema}.delivered_other
-                            WHERE delivered_at >= day AND delivered_at < day + 1) THEN
-            BEGIN
-                EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.delivered INCLUDING ALL)', name);
-                EXECUTE format('ALTER TABLE {schema}.delivered ATTACH PARTITION {schema}.%I'
-                               ' FOR VALUES FROM (%L) TO (%L)',
-                               name, day::timestamptz, (day + 1)::timestamptz);
-            EXCEPTION WHEN lock_not_available THEN
-                done := false;
-            END;
-        END IF;
+        CONTINUE WHEN to_regclass('{schema}.' || name) IS NOT NULL;
+        -- Rows of that day in the last partition would refuse it, so they are moved, unless who settles would wait
+        -- for that for long: then they stay until they are old.
+        SELECT count(*), coalesce(sum(octet_length(found.payload)), 0)
+          INTO rows_there, bytes_there
+          FROM (SELECT other.payload FROM {schema}.delivered_other AS other
+                 WHERE other.delivered_at >= day AND other.delivered_at < day + 1
+                 LIMIT most + 1) AS found;
+        CONTINUE WHEN rows_there > most OR bytes_there > 67108864;
+        BEGIN
+            IF day < today + 2 THEN
+                -- Who settles today, or just after midnight, waits here and then goes into the new day. At the last
+                -- partition it would be refused, once that is no longer the one for the day.
+                LOCK TABLE ONLY {schema}.delivered IN SHARE ROW EXCLUSIVE MODE;
+            END IF;
+            EXECUTE format('CREATE TABLE {schema}.%I (LIKE {schema}.delivered INCLUDING ALL)', name);
+            EXECUTE format('WITH gone AS (DELETE FROM {schema}.delivered_other'
+                           ' WHERE delivered_at >= %2$L AND delivered_at < %3$L RETURNING *)'
+                           ' INSERT INTO {schema}.%1$I SELECT * FROM gone',
+                           name, day::timestamptz, (day + 1)::timestamptz);
+            EXECUTE format('ALTER TABLE {schema}.delivered ATTACH PARTITION {schema}.%I'
+                           ' FOR VALUES FROM (%L) TO (%L)',
+                           name, day::timestamptz, (day + 1)::timestamptz);
+        EXCEPTION WHEN lock_not_available THEN
+            done := false;
+        END;
     END LOOP;
     DELETE FROM {schema}.delivered_other
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.delivered_other
-                              WHERE delivered_at < clock_timestamp() - age LIMIT 10000));
+                              WHERE delivered_at < clock_timestamp() - age LIMIT most));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    done := done AND deleted < most;
     -- One at a time and at the end, since the lock stays until then.
     SELECT child.relname
       INTO name
@@ -507,13 +530,13 @@ BEGIN
     ELSIF octet_length(enqueue.payload) > 134217728 THEN
         RAISE EXCEPTION 'payload has % bytes, the limit is 134217728', octet_length(enqueue.payload)
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after < interval '0' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) < 0 THEN
         RAISE EXCEPTION 'deliver_after is %, which is in the past', enqueue.deliver_after
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after > interval '366 days' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) > 31622400 THEN
         RAISE EXCEPTION 'deliver_after is %, the limit is 366 days', enqueue.deliver_after
             USING ERRCODE = 'check_violation';
-    ELSIF enqueue.deliver_after > interval '0' THEN
+    ELSIF extract(epoch FROM enqueue.deliver_after) > 0 THEN
         INSERT INTO {schema}.delayed (deliver_after, id, topic, key, payload, headers)
         VALUES (enqueue.deliver_after, message_id, enqueue.topic, enqueue.key, enqueue.payload, enqueue.headers);
         RETURN message_id;

@@ -13,4 +13,7 @@ SELECT (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('{schema}.
                                      ('{schema}.delayed'::regclass, 'wake_relay'),
                                      ('{schema}.blocked'::regclass, 'say_blocked')))::integer,
        (SELECT count(*) FROM {schema}.lane)::integer,
+       -- What only waits for its time needs a relay too.
        EXISTS (SELECT FROM {schema}.message LIMIT 1)
+       OR EXISTS (SELECT FROM {schema}.parked LIMIT 1)
+       OR EXISTS (SELECT FROM {schema}.delayed LIMIT 1)

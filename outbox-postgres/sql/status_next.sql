@@ -1,5 +1,5 @@
--- The first waiting message, the next due key of each lane and the next delayed message, by index. Behind a great many deleted rows
--- that vacuum may not remove this takes long, so it runs last, and the caller bounds its time.
+-- The first waiting message, the next due key of each lane and the next delayed message, by index. Behind a great
+-- many deleted rows that vacuum may not remove this takes long, so it runs last, and the caller bounds its time.
 SELECT (extract(epoch FROM min(first.enqueued_at)) * 1000000)::bigint,
        (extract(epoch FROM min(next.due_at)) * 1000000)::bigint,
        (SELECT (extract(epoch FROM delayed.deliver_at) * 1000000)::bigint

@@ -1,8 +1,8 @@
 //! What people do: look at the outbox, and decide about what is stuck in it.
 //!
 //! What there is to see and to ask for is in [`outbox_core::admin`], the same for every store. Here it is
-//! SQL: [`delayed`] for those that are not due yet, [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
-//! for the whole, [`doctor`] for the server around it.
+//! SQL: [`delayed`] for messages that are not due yet, [`dead`] for dead ones, [`keys`] for those that are held
+//! up, [`pause`] for topics, [`status`] for the whole, [`doctor`] for the server around it.
 //!
 //! A decision takes the lane of its key, as a claim does, and waits for the claim that has it. It holds
 //! one lane at a time, so that it never keeps a lane while it waits for another. The relay is told

@@ -6,8 +6,9 @@
 //!
 //! A transaction that stays open for longer than its message is delayed commits below the floor. The floor is
 //! kept a second behind for it, and when any transaction has ended since, which snapshots tell, a *pass* goes over
-//! what lies below: at most once a second and a twentieth of the time, and every minute where none are used. Usually that is one short call. Where
-//! it takes too long, behind a great many entries that vacuum may not remove, it goes in slices of time.
+//! what lies below: at most once a second and a twentieth of the time, and every minute where none are used.
+//! Usually that is one short call. Where it takes too long, behind a great many entries that vacuum may not
+//! remove, it goes in slices of time.
 //!
 //! What a session failed with is not forgotten here: a server that took a move back gives its rows to the next
 //! pass, as it does those of a late commit.

@@ -76,7 +76,9 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// What the database answered.
+    /// What the database answered. Under `REPEATABLE READ` and `SERIALIZABLE` this is the error 40001 (could not
+    /// serialize) where the message became due and was enqueued after the transaction's snapshot; begun again,
+    /// it is `false`.
     ///
     /// # Cancellation
     ///

@@ -11,9 +11,9 @@
 //!
 //! A consumer remembers in the [`Inbox`], in the transaction of its work, which messages it has processed.
 //!
-//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `scan.rs` and `claim.rs` for how messages are found
-//! and held; `README.md` of this crate for other languages, rights,
-//! poolers and two-phase commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
+//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `scan.rs` and `claim.rs` for how
+//! messages are found and held; `README.md` of this crate for other languages, rights, poolers and two-phase
+//! commit; `migrations/0001_outbox.sql` for the tables and the reasons for them.
 
 mod admin;
 mod claim;

@@ -55,18 +55,26 @@ impl Turn {
 }
 
 impl Shared {
-    /// Makes and drops days, when something is kept and it is time. A failure is told, and tried again: a settle
-    /// needs no day of its own.
+    /// Makes and drops days, when something is kept and it is time. The first time all claims wait for it, since
+    /// what they settle before today is made has to be moved.
     pub(crate) async fn look_after_kept(&self) {
         let Some(age) = self.options.keep_delivered_for else {
             return;
         };
+        let first = self.first_days.get_or_init(|| self.take_turn(age));
+        first.await;
+        self.take_turn(age).await;
+    }
+
+    /// A failure is told, and tried again: a settle needs no day of its own.
+    async fn take_turn(&self, age: Duration) {
         if !self.turn(Turn::take) {
             return;
         }
         match self.make_and_drop_days(age).await {
             Ok(true) => self.turn(Turn::done),
-            // A day was dropped and there may be another, or somebody reads what is to be dropped or made.
+            // A day was dropped and there may be another, somebody reads what is to be dropped or made, or there are
+            // more old messages without a day.
             Ok(false) => tracing::info!(
                 "days of delivered messages are left to make or to drop, in a minute"
             ),

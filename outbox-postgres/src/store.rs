@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use outbox_core::{Claim, ClaimLimits, Store, StoreError};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgPool};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::Outbox;
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     sessions: Mutex<Vec<(Session, Instant)>>,
     /// When the partitions of what is kept are looked after.
     pub(crate) retention: Mutex<Turn>,
+    /// They were looked after once.
+    pub(crate) first_days: OnceCell<()>,
     pub(crate) trials: Arc<Trials>,
     wake: OnceLock<Wake>,
     /// Polls in a row that found nothing.
@@ -101,7 +104,8 @@ pub(crate) struct Options {
 impl Outbox {
     /// The relay's side of this outbox. Takes the pool's connection options, never its connections. The
     /// name of its sessions is `outbox relay`, the schema, and the application name of the options, so
-    /// that people see whose they are. For an outbox [without prepared statements](Self::without_prepared_statements) it is one
+    /// that people see whose they are. For an outbox
+    /// [without prepared statements](Self::without_prepared_statements) it is one
     /// [through a pooler](PostgresStore::through_pooler).
     pub fn store(&self, pool: &PgPool) -> PostgresStore {
         let connect = relay_options(pool, self.schema());
@@ -136,6 +140,7 @@ impl PostgresStore {
             listen,
             sessions: Mutex::default(),
             retention: Mutex::default(),
+            first_days: OnceCell::new(),
             trials: Trials::new(),
             wake: OnceLock::new(),
             idle: AtomicU32::new(0),
@@ -215,8 +220,9 @@ impl PostgresStore {
     ///
     /// The table has a partition for each day (UTC), and a day is dropped as a whole when all of it is older, so
     /// what is kept is up to a day older. The relay makes and drops them when it starts and then every hour.
-    /// While somebody reads a day for longer, as a dump does, it stays. Once the time is no longer set, nothing
-    /// is added, and nothing dropped.
+    /// While somebody reads a day for longer, as a dump does, it stays. The first claims wait until the days are
+    /// made. Set the same for all relays of an outbox: each keeps only what it delivers itself, and the shortest
+    /// time drops days for all. Once the time is no longer set, nothing is added, and nothing dropped.
     ///
     /// # Errors
     ///

@@ -252,6 +252,8 @@ on_both_servers! {
         for (delay, wrong) in [
             ("'-1 s'", "deliver_after is -00:00:01, which is in the past"),
             ("'367 days'", "deliver_after is 367 days, the limit is 366 days"),
+            ("'1 year 6 days'", "deliver_after is 1 year 6 days, the limit is 366 days"),
+            ("'1 mon -31 days'", "deliver_after is 1 mon -31 days, which is in the past"),
         ] {
             let answer = sqlx::query(call(delay)).execute(&mut producer).await;
             assert_eq!(database_message(answer), wrong);
@@ -262,6 +264,8 @@ on_both_servers! {
         };
         for (columns, values, wrong) in [
             ("deliver_after, topic", "'400 days', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
+            ("deliver_after, topic", "'1 year 6 days', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
+            ("deliver_after, topic", "'100000000 years', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
             ("deliver_after, topic", "'-1 s', 't'", "delayed_deliver_after_above_0_and_at_most_366_days"),
             ("deliver_after, topic", "'1 s', ''", "delayed_topic_1_to_255_bytes"),
             ("deliver_after, topic, headers", "'1 s', 't', '{\"a\": 1}'", "not a string"),
@@ -280,6 +284,61 @@ on_both_servers! {
         db.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
     }
 
+    /// Whatever the day and the time zone: of so many there, some have a day of 23 or 25 hours between.
+    async fn a_day_has_24_hours_in_every_time_zone(db: Db) {
+        db.sql(
+            "BEGIN;
+             SET LOCAL timezone = 'Europe/Berlin';
+             INSERT INTO {schema}.delayed (deliver_after, topic)
+             SELECT days * interval '1 day', (days * 86400)::text FROM generate_series(30, 360, 30) AS days
+              UNION ALL
+             VALUES (interval '1 mon -29 days -23:00', '3600'),
+                    (interval '11 mons', '28512000'),
+                    (interval '1 year', '31557600');
+             COMMIT",
+        )
+        .await;
+        let wrong = "SELECT count(*) FROM {schema}.delayed
+                      WHERE extract(epoch FROM deliver_at - enqueued_at) NOT BETWEEN topic::integer AND topic::integer + 10";
+        assert_eq!(db.number(wrong).await, 0);
+        assert_eq!(places(&db).await, (15, 0));
+    }
+
+    /// As of a claim, whose bound is the same.
+    async fn headers_count_among_the_bytes_that_are_moved_at_once(db: Db) {
+        db.sql(
+            "INSERT INTO {schema}.delayed (deliver_after, topic, headers)
+             SELECT interval '1 ms', 't', jsonb_build_object('a', repeat('x', 1000)) FROM generate_series(1, 3)",
+        )
+        .await;
+        until("all are due", async || {
+            db.number("SELECT count(*) FROM {schema}.delayed WHERE deliver_at < clock_timestamp()").await == 3
+        })
+        .await;
+        let moved = "SELECT messages::bigint FROM {schema}.deliver_due('-infinity', 0, 'infinity', 1000, 2500)";
+        assert_eq!(db.number(moved).await, 2);
+        assert_eq!(places(&db).await, (1, 2));
+    }
+
+    /// In a snapshot that still shows the message as delayed, `false` would say what the snapshot does not.
+    async fn a_cancel_that_comes_too_late_for_its_snapshot_is_not_serializable(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
+            let late = delayed("k", "late", 200);
+            enqueue(&db, std::slice::from_ref(&late)).await;
+            let mut tx = db.connection().await;
+            let begin = format!("BEGIN ISOLATION LEVEL {isolation}; SELECT FROM {{schema}}.delayed");
+            db.sql_on(&mut tx, &begin).await;
+            deliver(&store, 1).await;
+            let error = db.outbox.cancel(&mut tx, late.id()).await.unwrap_err();
+            let code = error.as_database_error().and_then(|error| error.code());
+            assert_eq!(code.as_deref(), Some("40001"), "{error}");
+            // Begun again, it is told.
+            db.sql_on(&mut tx, &format!("ROLLBACK; BEGIN ISOLATION LEVEL {isolation}")).await;
+            assert!(!db.outbox.cancel(&mut tx, late.id()).await.unwrap());
+        }
+    }
+
     /// What is cancelled by a transaction that then rolls back is delivered, though it was passed meanwhile.
     async fn a_cancel_that_rolls_back_cancels_nothing(db: Db) {
         let store = db.outbox.store(&db.pool);
@@ -292,6 +351,28 @@ on_both_servers! {
         tx.rollback().await.unwrap();
         let got = deliver(&store, 1).await;
         assert_eq!(got, [("k".to_owned(), "kept".to_owned())]);
+    }
+
+    /// Also of those that are due at the same moment, and behind one that is gone meanwhile.
+    async fn delayed_messages_are_listed_in_pages(db: Db) {
+        let all: Vec<Message> = (0..7).map(|n| delayed("k", &n.to_string(), 3_600_000)).collect();
+        enqueue(&db, &all).await;
+        db.sql("UPDATE {schema}.delayed SET deliver_at = date_trunc('hour', now()) + interval '1 hour 1 microsecond'")
+            .await;
+        let mut listed = Vec::new();
+        let mut after = None;
+        loop {
+            let page = db.outbox.delayed(&db.pool, after, 3).await.unwrap();
+            assert!(page.messages.len() <= 3);
+            listed.extend(page.messages.iter().map(|message| message.id));
+            let last = page.messages.last().unwrap().id;
+            let mut conn = db.pool.acquire().await.unwrap();
+            assert!(db.outbox.cancel(&mut conn, last).await.unwrap());
+            let Some(next) = page.next else { break };
+            after = Some(next.to_string().parse().unwrap());
+        }
+        let expected: Vec<Uuid> = all.iter().map(Message::id).collect();
+        assert_eq!(listed, expected);
     }
 
     /// What people and tests of applications see of them.
@@ -309,13 +390,13 @@ on_both_servers! {
         assert_enqueued(&db.outbox.enqueued(&mut tx).await.unwrap(), &expected);
         tx.commit().await.unwrap();
 
-        let list = db.outbox.delayed(&db.pool, 1).await.unwrap();
-        assert!(list.more);
+        let list = db.outbox.delayed(&db.pool, None, 1).await.unwrap();
+        assert!(list.next.is_some());
         assert_eq!(list.messages.len(), 1);
         assert_eq!(list.messages[0].id, all[2].id());
         let due = list.messages[0].deliver_at.duration_since(list.messages[0].enqueued_at).unwrap();
         assert!(due.abs_diff(Duration::from_secs(3_600)) < Duration::from_secs(1), "{due:?}");
-        assert!(!db.outbox.delayed(&db.pool, 2).await.unwrap().more);
+        assert_eq!(db.outbox.delayed(&db.pool, None, 2).await.unwrap().next, None);
 
         let status = db.outbox.status(&db.pool).await.unwrap();
         assert_eq!((status.delayed.number(), status.waiting.number()), (2, 2));

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outbox_core::{Outcome, PublishError, Store};
@@ -132,26 +133,112 @@ on_both_servers! {
         assert_eq!(again(&db).await, 1, "nothing is left");
     }
 
-    async fn without_its_day_a_message_is_kept_all_the_same(db: Db) {
+    /// As after a relay was off for more than the two days that are made ahead.
+    async fn what_was_kept_without_its_day_is_moved_into_it(db: Db) {
         let store = keeping(&db);
         deliver_some(&store, &limits(1)).await;
+        drop_days(&db).await;
+        db.enqueue("k", "text").await;
+        deliver(&store, 1).await;
+        assert_eq!(in_the_last(&db).await, 1);
+        assert_eq!(again(&db).await, 1);
+        assert_eq!((in_the_last(&db).await, kept(&db, "text").await), (0, 1));
+        assert!((3..=4).contains(&days(&db).await));
+    }
+
+    /// Ten thousand at a time, and it says so, or it would never catch up. What is too much to be moved in one
+    /// transaction stays until it is old.
+    async fn what_stays_without_its_day_is_drained_when_it_is_old(db: Db) {
+        let insert = |rows: i64, age: &str| {
+            format!(
+                "INSERT INTO {{schema}}.delivered (position, id, topic, enqueued_at, delivered_at)
+                 SELECT i, gen_random_uuid(), 't', now(), clock_timestamp() - interval '{age}'
+                   FROM generate_series(1, {rows}) AS i"
+            )
+        };
+        db.sql(&insert(25_000, "5 years")).await;
+        db.sql(&insert(10_001, "0")).await;
+        let mut left = Vec::new();
+        for _ in 0..3 {
+            left.push((again(&db).await, in_the_last(&db).await));
+        }
+        assert_eq!(left, [(0, 25_001), (0, 15_001), (1, 10_001)]);
+        // The other days are there, or today's too where midnight has passed.
+        assert!((2..=3).contains(&days(&db).await));
+    }
+
+    /// A settle that waits for the day to be made is not refused by the last partition then.
+    async fn a_settle_goes_into_the_day_that_is_made_meanwhile(db: Db) {
+        db.enqueue("k", "text").await;
+        let store = keeping(&db);
+        let mut maker = db.connection().await;
+        db.sql_on(&mut maker, "BEGIN; SELECT {schema}.keep_delivered('2 days')").await;
+        let claim = store.claim(&limits(1)).await.unwrap().unwrap();
+        let settle = tokio::spawn(async move { claim.settle(vec![Outcome::Delivered]).await });
+        until("the settle waits", async || {
+            db.number(
+                "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = pg_locks.relation
+                  WHERE NOT granted AND relnamespace = '{schema}'::regnamespace",
+            )
+            .await
+                == 1
+        })
+        .await;
+        db.sql_on(&mut maker, "COMMIT").await;
+        settle.await.unwrap().unwrap();
+        assert_eq!((in_the_last(&db).await, kept(&db, "text").await), (0, 1));
+    }
+
+    /// Whoever makes them may take long: nobody settles before.
+    async fn the_first_claims_wait_for_the_days(db: Db) {
+        for n in 0..4 {
+            db.enqueue(&n.to_string(), "text").await;
+        }
         db.sql(
-            "DO $$ DECLARE day regclass; BEGIN
-                 FOR day IN SELECT inhrelid::regclass FROM pg_inherits
-                             WHERE inhparent = '{schema}.delivered'::regclass
-                               AND inhrelid <> '{schema}.delivered_other'::regclass
-                 LOOP EXECUTE format('DROP TABLE %s', day); END LOOP;
+            "ALTER FUNCTION {schema}.keep_delivered RENAME TO keep_delivered_at_once;
+             CREATE FUNCTION {schema}.keep_delivered(age interval) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM pg_advisory_xact_lock(hashtextextended('test {schema}', 0));
+                 RETURN {schema}.keep_delivered_at_once(age);
              END $$",
         )
         .await;
-        db.enqueue("k", "text").await;
-        deliver(&store, 1).await;
-        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 1);
-        // The other days are made, and this one when its rows are too old to be kept.
-        assert_eq!(again(&db).await, 1);
-        assert!((2..=3).contains(&days(&db).await));
-        assert_eq!(kept(&db, "text").await, 1);
+        let mut holder = db.connection().await;
+        db.sql_on(&mut holder, "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('test {schema}', 0))").await;
+        let store = Arc::new(keeping(&db));
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { deliver_some(&*store, &limits(1)).await.len() })
+            })
+            .collect();
+        // wait: who does not wait settles meanwhile
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!((kept(&db, "%").await, db.places().await[0]), (0, 4));
+        db.sql_on(&mut holder, "COMMIT").await;
+        let mut delivered = 0;
+        for worker in workers {
+            delivered += worker.await.unwrap();
+        }
+        deliver(&*store, 4 - delivered).await;
+        assert_eq!((in_the_last(&db).await, kept(&db, "%").await), (0, 4));
     }
+}
+
+async fn in_the_last(db: &Db) -> i64 {
+    db.number("SELECT count(*) FROM {schema}.delivered_other")
+        .await
+}
+
+async fn drop_days(db: &Db) {
+    db.sql(
+        "DO $$ DECLARE day regclass; BEGIN
+             FOR day IN SELECT inhrelid::regclass FROM pg_inherits
+                         WHERE inhparent = '{schema}.delivered'::regclass
+                           AND inhrelid <> '{schema}.delivered_other'::regclass
+             LOOP EXECUTE format('DROP TABLE %s', day); END LOOP;
+         END $$",
+    )
+    .await;
 }
 
 /// What the relay does every hour; 1 if nothing is left to do.

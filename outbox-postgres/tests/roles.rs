@@ -7,10 +7,11 @@ mod support;
 use std::time::Duration;
 
 use outbox_core::admin::{DeadFilter, KeyFilter};
-use outbox_core::{Message, Uuid};
+use outbox_core::{Message, Store as _, Uuid};
 use outbox_postgres::{Access, Inbox};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use support::store::{deliver, limits};
 use support::{Fixture, database_message, on_each_server};
 
 on_each_server!(with_outbox:
@@ -19,6 +20,7 @@ on_each_server!(with_outbox:
     a_consumer_remembers_and_forgets_and_nothing_else,
     an_operator_decides_and_nothing_else,
     the_schema_alone_gives_nothing,
+    a_service_with_the_relay_inside_has_both_rights,
     a_role_may_have_any_name,
 );
 
@@ -309,6 +311,30 @@ async fn the_schema_alone_gives_nothing(f: Fixture) {
             .contains("permission denied for table migration"),
         "{error}"
     );
+}
+
+/// It also migrates at its start, which only looks.
+async fn a_service_with_the_relay_inside_has_both_rights(f: Fixture) {
+    let role = Role::with(&f, Access::Producer).await;
+    let store = f.outbox.store(&role.pool);
+    let store = store
+        .keep_delivered_for(Duration::from_secs(24 * 3600))
+        .unwrap();
+    assert!(
+        store.claim(&limits(10)).await.is_err(),
+        "with the producer's only"
+    );
+    f.execute(&f.outbox.grants_sql(Access::Relay, &f.role()))
+        .await
+        .unwrap();
+
+    f.outbox.migrate(&role.pool).await.unwrap();
+    let mut tx = role.pool.begin().await.unwrap();
+    f.outbox.enqueue(&mut tx, &message()).await.unwrap();
+    tx.commit().await.unwrap();
+    deliver(&store, 1).await;
+    role.is_denied(&f, &["CREATE TABLE {schema}.orders (id bigint)"])
+        .await;
 }
 
 async fn a_role_may_have_any_name(f: Fixture) {

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use outbox_core::{Headers, Message, Store};
@@ -30,7 +31,11 @@ struct Input {
     /// JSON, as it is written.
     headers: Option<String>,
     id: Option<Uuid>,
+    /// Microseconds, of either sign.
+    deliver_after: Option<i64>,
 }
+
+const DAY: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Text in any script, without the NUL that no client can send, at times as long as a limit or longer.
 fn text(limit: usize) -> impl Strategy<Value = String> {
@@ -89,6 +94,16 @@ fn headers() -> impl Strategy<Value = String> {
     prop_oneof![12 => written, 1 => "[ -~]{0,12}"]
 }
 
+/// Often at one of the limits, which are nothing and 366 days.
+fn deliver_after() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        1 => -1..=1i64,
+        1 => 366 * DAY - 1..=366 * DAY + 1,
+        2 => 0..366 * DAY,
+        1 => -366 * DAY..800 * DAY,
+    ]
+}
+
 fn inputs() -> impl Strategy<Value = Input> {
     let payload = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..300));
     let id = prop::option::of(any::<u128>().prop_map(Uuid::from_u128));
@@ -98,18 +113,22 @@ fn inputs() -> impl Strategy<Value = Input> {
         prop::option::weighted(0.7, text(65_536)),
         prop::option::weighted(0.7, headers()),
         id,
+        prop::option::weighted(0.4, deliver_after()),
     )
-        .prop_map(|(topic, payload, key, headers, id)| Input {
+        .prop_map(|(topic, payload, key, headers, id, deliver_after)| Input {
             topic,
             payload,
             key,
             headers,
             id,
+            deliver_after,
         })
 }
 
-/// What Rust makes of it: the message, or the fields that may be named in the refusal.
+/// What Rust makes of it: the message, or why there is none.
 fn in_rust(input: &Input, id: Uuid) -> Result<Message, String> {
+    let delay = u64::try_from(input.deliver_after.unwrap_or_default())
+        .map_err(|_| "a Duration is not negative".to_owned())?;
     let headers = match &input.headers {
         Some(headers) => Headers::from_json(headers).map_err(|error| error.to_string())?,
         None => Headers::default(),
@@ -117,6 +136,7 @@ fn in_rust(input: &Input, id: Uuid) -> Result<Message, String> {
     let topic = input.topic.clone().unwrap_or_default();
     let payload = input.payload.clone().map(Into::into);
     Message::from_parts(id, topic, input.key.clone(), payload, headers)
+        .and_then(|message| message.with_deliver_after(Duration::from_micros(delay)))
         .map_err(|error| error.to_string())
 }
 
@@ -130,15 +150,18 @@ async fn what_the_sql_function_takes_is_what_rust_takes(fixture: Fixture) {
     let mut refused = 0;
     for _ in 0..CASES {
         let input = strategy.new_tree(&mut runner).unwrap().current();
-        let answer =
-            sqlx::query(fixture.sql("SELECT {schema}.enqueue($1, $2, $3, $4::text::jsonb, $5)"))
-                .bind(&input.topic)
-                .bind(&input.payload)
-                .bind(&input.key)
-                .bind(&input.headers)
-                .bind(input.id)
-                .fetch_one(&fixture.pool)
-                .await;
+        let answer = sqlx::query(fixture.sql(
+            "SELECT {schema}.enqueue($1, $2, $3, $4::text::jsonb, $5,
+                $6::bigint * interval '1 microsecond')",
+        ))
+        .bind(&input.topic)
+        .bind(&input.payload)
+        .bind(&input.key)
+        .bind(&input.headers)
+        .bind(input.id)
+        .bind(input.deliver_after)
+        .fetch_one(&fixture.pool)
+        .await;
         let id = answer.as_ref().ok().map(|row| row.get::<Uuid, _>(0));
         match (answer, in_rust(&input, id.or(input.id).unwrap_or_default())) {
             (Ok(_), Ok(message)) => {
@@ -149,7 +172,7 @@ async fn what_the_sql_function_takes_is_what_rust_takes(fixture: Fixture) {
                 refused += 1;
                 // Ours, or that of the type `jsonb` for what is no JSON, or has a NUL.
                 let code = error.code().unwrap_or_default().into_owned();
-                let names_its_field = ["topic", "key", "header"]
+                let names_its_field = ["topic", "key", "header", "deliver_after"]
                     .iter()
                     .any(|field| error.message().starts_with(field));
                 let is_no_json = input.headers.is_some() && ["22P02", "22P05"].contains(&&*code);
@@ -172,8 +195,38 @@ async fn what_the_sql_function_takes_is_what_rust_takes(fixture: Fixture) {
     read_back(&fixture, taken).await;
 }
 
-/// A relay gets each of them, unchanged.
+/// Those with a delay are due after it, and a relay gets each of them, unchanged.
 async fn read_back(fixture: &Fixture, taken: Vec<Message>) {
+    let delayed = "SELECT id, (extract(epoch FROM deliver_at - enqueued_at) * 1000000)::bigint FROM {schema}.delayed";
+    let delayed: HashMap<Uuid, i64> = sqlx::query_as(fixture.sql(delayed))
+        .fetch_all(&fixture.pool)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
+    let mut expected_delayed = 0;
+    for message in taken
+        .iter()
+        .filter(|taken| !taken.deliver_after().is_zero())
+    {
+        expected_delayed += 1;
+        let due = Duration::from_micros(delayed[&message.id()].unsigned_abs());
+        let off = due.abs_diff(message.deliver_after());
+        assert!(
+            off < Duration::from_secs(1),
+            "{message:?} is due after {due:?}"
+        );
+    }
+    assert_eq!(delayed.len(), expected_delayed);
+    assert!(
+        expected_delayed > CASES / 20,
+        "{expected_delayed} are delayed"
+    );
+    let now = "UPDATE {schema}.delayed SET deliver_at = now()";
+    sqlx::query(fixture.sql(now))
+        .execute(&fixture.pool)
+        .await
+        .unwrap();
     let store = fixture.outbox.store(&fixture.pool);
     let mut found = Vec::new();
     while found.len() < taken.len() {
@@ -189,7 +242,8 @@ async fn read_back(fixture: &Fixture, taken: Vec<Message>) {
         claim.settle(outcomes).await.unwrap();
         found.extend(messages);
     }
-    let mut expected = taken;
+    let at_once = |message: Message| message.with_deliver_after(Duration::ZERO).unwrap();
+    let mut expected: Vec<Message> = taken.into_iter().map(at_once).collect();
     expected.sort_by_key(Message::id);
     found.sort_by_key(Message::id);
     assert_eq!(found, expected);

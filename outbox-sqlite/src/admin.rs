@@ -1,8 +1,8 @@
 //! What people do: look at the outbox, and decide about what is stuck in it.
 //!
 //! What there is to see and to ask for is in [`outbox_core::admin`], the same for every store. Here it is
-//! SQL: [`delayed`] for those that are not due yet, [`dead`] for dead messages, [`keys`] for those that are held up, [`pause`] for topics, [`status`]
-//! for the whole, [`doctor`] for the database around it.
+//! SQL: [`delayed`] for messages that are not due yet, [`dead`] for dead ones, [`keys`] for those that are held
+//! up, [`pause`] for topics, [`status`] for the whole, [`doctor`] for the database around it.
 //!
 //! A decision touches dead messages and the state of their lines, which no claim holds, so it needs no
 //! claim to end. It may be made from any process. A relay in this one is told afterwards.

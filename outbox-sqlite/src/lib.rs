@@ -34,9 +34,9 @@
 //!
 //! A consumer remembers in the [`Inbox`], in the transaction of its work, which messages it has processed.
 //!
-//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `claim.rs` and `settle.rs` for how messages are found,
-//! held and recorded; `lock.rs` for how a second relay is kept out; `migrations/0001_outbox.sql` for the
-//! tables.
+//! Where to read next: [`Outbox`] for producers, [`Inbox`] for consumers; `claim.rs` and `settle.rs` for how
+//! messages are found, held and recorded; `lock.rs` for how a second relay is kept out;
+//! `migrations/0001_outbox.sql` for the tables.
 
 mod admin;
 mod claim;

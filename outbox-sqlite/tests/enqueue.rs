@@ -218,10 +218,10 @@ async fn delayed_messages_are_seen() {
     assert_enqueued(&f.outbox.enqueued(&mut tx).await.unwrap(), &expected);
     tx.commit().await.unwrap();
 
-    let list = f.outbox.delayed(&f.pool, 2).await.unwrap();
+    let list = f.outbox.delayed(&f.pool, None, 2).await.unwrap();
     let listed: Vec<_> = list.messages.iter().map(|listed| listed.id).collect();
     assert_eq!(
-        (&listed[..], list.more),
+        (&listed[..], list.next.is_some()),
         (&[all[2].id(), all[0].id()][..], true)
     );
     let due = list.messages[0]
@@ -232,10 +232,39 @@ async fn delayed_messages_are_seen() {
         due.abs_diff(Duration::from_secs(3_600)) < Duration::from_secs(60),
         "{due:?}"
     );
+    let rest = f.outbox.delayed(&f.pool, list.next, 2).await.unwrap();
+    assert_eq!((rest.messages.len(), rest.next), (1, None));
     let status = f.outbox.status(&f.pool).await.unwrap();
     assert_eq!((status.delayed.number(), status.waiting.number()), (3, 1));
     assert_eq!(status.next_delayed, Some(list.messages[0].deliver_at));
     assert_eq!(f.outbox.gauges(&f.pool).await.unwrap().delayed.number(), 3);
+}
+
+/// Also of those that are due at the same moment.
+#[tokio::test]
+async fn delayed_messages_are_listed_in_pages() {
+    let f = Fixture::new().await;
+    let hour = Duration::from_secs(3_600);
+    let delayed = |n: u32| {
+        message("k", &n.to_string())
+            .with_deliver_after(hour)
+            .unwrap()
+    };
+    let all: Vec<_> = (0..5).map(delayed).collect();
+    f.enqueue(&all).await;
+    sqlx::query("UPDATE outbox_delayed SET deliver_at = 4000000000000")
+        .execute(&f.pool)
+        .await
+        .unwrap();
+    let (mut listed, mut after) = (Vec::new(), None);
+    loop {
+        let page = f.outbox.delayed(&f.pool, after, 2).await.unwrap();
+        listed.extend(page.messages.iter().map(|message| message.id));
+        let Some(next) = page.next else { break };
+        after = Some(next.to_string().parse().unwrap());
+    }
+    let expected: Vec<_> = all.iter().map(|message| message.id()).collect();
+    assert_eq!(listed, expected);
 }
 
 #[tokio::test]

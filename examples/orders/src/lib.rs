@@ -5,9 +5,10 @@
 //! `main` of a few lines. It depends on one adapter, and this crate depends on none.
 //!
 //! Where to read next: `plan.rs` for the orders and their messages, `shop.rs` for what an application
-//! does, `run.rs` for the relay beside it, `work.rs` for what every run does, `broker.rs` for what an example brings, `audit.rs` for what
-//! is checked. `ground.rs` gives each run a topic and schemas of its own, which an application does not
-//! need. With the feature `postgres` off, what is left needs neither a database nor a broker.
+//! does, `run.rs` for the relay beside it, `work.rs` for what every run does, `broker.rs` for what an
+//! example brings, `audit.rs` for what is checked. `ground.rs` gives each run a topic and schemas of its own,
+//! which an application does not need. With the feature `postgres` off, what is left needs neither a database
+//! nor a broker.
 
 pub mod audit;
 #[cfg(feature = "postgres")]

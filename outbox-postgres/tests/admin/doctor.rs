@@ -294,11 +294,24 @@ async fn a_pooler_is_found(f: Fixture) {
 }
 
 async fn messages_without_a_relay_are_a_problem(f: Fixture) {
-    f.execute("SELECT {schema}.enqueue('t', NULL)")
-        .await
-        .unwrap();
     let relay = async || of(&look(&f, &f.pool).await, "relay").severity;
-    assert_eq!(relay().await, Severity::Problem);
+    for (come, go) in [
+        (
+            "SELECT {schema}.enqueue('t', NULL, deliver_after => '1 hour')",
+            "DELETE FROM {schema}.delayed",
+        ),
+        (
+            "INSERT INTO {schema}.parked (key_hash, position, id, topic, enqueued_at)
+             VALUES (1, 1, gen_random_uuid(), 't', now())",
+            "DELETE FROM {schema}.parked",
+        ),
+        ("SELECT {schema}.enqueue('t', NULL)", ""),
+    ] {
+        assert_eq!(relay().await, Severity::Warning, "before {come}");
+        f.execute(come).await.unwrap();
+        assert_eq!(relay().await, Severity::Problem, "{come}");
+        f.execute(go).await.unwrap();
+    }
     let store = Db::new(f.clone()).outbox.store(&f.pool);
     let claim = store.claim(&limits(1)).await.unwrap();
     assert_eq!(relay().await, Severity::Fine);

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use outbox_core::Uuid;
-use outbox_core::admin::{DelayedList, DelayedMessage};
+use outbox_core::admin::{DelayedMessage, DelayedPage, DelayedPlace};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -25,6 +25,9 @@ pub(crate) struct List {
     /// At most so many
     #[arg(long, value_name = "NUMBER", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
+    /// Goes on where the page before has ended: the place that it gave
+    #[arg(long, value_name = "PLACE")]
+    after: Option<DelayedPlace>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -41,14 +44,14 @@ pub(crate) async fn run(arguments: Arguments, settings: Settings) -> Result<(), 
     let store = Store::ready(&settings.store).await?;
     match arguments {
         Arguments::List(arguments) => {
-            let list = store.delayed(arguments.limit).await?;
+            let page = store.delayed(arguments.after, arguments.limit).await?;
             terminal::print(&match arguments.json {
                 true => json::document(&json!({
-                    "now": time(list.now),
-                    "messages": list.messages.iter().map(document).collect::<Vec<_>>(),
-                    "more": list.more,
+                    "now": time(page.now),
+                    "messages": page.messages.iter().map(document).collect::<Vec<_>>(),
+                    "next": page.next.map(|next| next.to_string()),
                 })),
-                false => text(&list),
+                false => text(&page),
             })
         }
         Arguments::Cancel(arguments) => cancel(&arguments.ids, &store).await,
@@ -83,12 +86,12 @@ fn document(message: &DelayedMessage) -> Value {
     })
 }
 
-fn text(list: &DelayedList) -> String {
-    if list.messages.is_empty() {
+fn text(page: &DelayedPage) -> String {
+    if page.messages.is_empty() {
         return "no message is delayed\n".to_owned();
     }
     let mut table = Table::new(&["id", "topic", "key", ">payload", "enqueued", "due"]);
-    for message in &list.messages {
+    for message in &page.messages {
         table.row([
             message.id.to_string(),
             shortened(&message.topic, 40),
@@ -97,16 +100,16 @@ fn text(list: &DelayedList) -> String {
                 None => "(no key)".to_owned(),
             },
             message.payload_bytes.map_or("none".to_owned(), size),
-            format!("{} ago", since(list.now, message.enqueued_at)),
-            match message.deliver_at.duration_since(list.now) {
+            format!("{} ago", since(page.now, message.enqueued_at)),
+            match message.deliver_at.duration_since(page.now) {
                 Ok(wait) => format!("in {}", span(wait)),
                 Err(_) => "now".to_owned(),
             },
         ]);
     }
     let mut text = table.render();
-    if list.more {
-        text += "and others, which are due later\n";
+    if let Some(next) = page.next {
+        text += &format!("more: outbox delayed list --after {next}\n");
     }
     text
 }
@@ -131,16 +134,19 @@ mod tests {
                 Err(_) => now - Duration::from_secs(wait.unsigned_abs()),
             },
         };
-        let list = DelayedList {
+        let page = DelayedPage {
             messages: vec![message(Some("\u{1b}k"), -1), message(None, 90)],
-            more: true,
+            next: Some(DelayedPlace {
+                micros: 100_090_000_000,
+                number: 7,
+            }),
             now,
         };
-        let shown = text(&list);
+        let shown = text(&page);
         assert!(!shown.contains('\u{1b}'), "{shown:?}");
         let lines: Vec<&str> = shown.lines().collect();
         assert!(lines[1].ends_with("1 min ago  now"), "{shown}");
         assert!(lines[2].ends_with("1 min ago  in 1 min 30 s"), "{shown}");
-        assert_eq!(lines[3], "and others, which are due later");
+        assert_eq!(lines[3], "more: outbox delayed list --after 100090000000/7");
     }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use outbox_core::admin::{
-    DeadContent, DeadFilter, DeadPage, Decided, DelayedList, Finding, Gauges, KeyFilter, KeyPage,
-    PausedTopic, Resumed, Retried, Status,
+    DeadContent, DeadFilter, DeadPage, Decided, DelayedPage, DelayedPlace, Finding, Gauges,
+    KeyFilter, KeyPage, PausedTopic, Resumed, Retried, Status,
 };
 use outbox_core::{TopicPattern, Uuid};
 use tokio::time::timeout;
@@ -155,8 +155,12 @@ impl Store {
         each!(Store, self, store => look(store.outbox.paused(&store.pool)).await)
     }
 
-    pub(crate) async fn delayed(&self, most: u32) -> Result<DelayedList, Failure> {
-        each!(Store, self, store => look(store.outbox.delayed(&store.pool, most)).await)
+    pub(crate) async fn delayed(
+        &self,
+        after: Option<DelayedPlace>,
+        limit: u32,
+    ) -> Result<DelayedPage, Failure> {
+        each!(Store, self, store => look(store.outbox.delayed(&store.pool, after, limit)).await)
     }
 
     /// Drops a delayed message; whether there was one.

@@ -270,6 +270,36 @@ async fn the_statements_of_the_documents() {
     .await;
 }
 
+/// In the order of before, as new messages; and nothing of another topic or day.
+#[tokio::test]
+async fn what_was_delivered_is_sent_again() {
+    with_database(async |pool, _| {
+        execute(
+            pool,
+            "INSERT INTO outbox.delivered (position, id, topic, key, payload, headers, enqueued_at, delivered_at)
+             SELECT position, gen_random_uuid(), topic, 'order-7', payload::bytea, '{\"a\": \"b\"}', day, day
+               FROM (VALUES (3, 'orders.placed', '3', timestamptz '2026-11-30 08:00Z'),
+                            (2, 'orders.placed', '2', '2026-11-30 09:00Z'),
+                            (4, 'orders.shipped', '4', '2026-11-30 10:00Z'),
+                            (1, 'orders.placed', '1', '2026-11-29 10:00Z')) AS sent (position, topic, payload, day)",
+        )
+        .await;
+        let mut session = pool.acquire().await.unwrap();
+        // The days of the document are UTC's.
+        sqlx::raw_sql("SET timezone = 'UTC'").execute(&mut *session).await.unwrap();
+        let document = read("docs/operations.md");
+        let again = blocks(&document, "sql").into_iter().find(|block| block.starts_with("INSERT "));
+        sqlx::raw_sql(AssertSqlSafe(again.unwrap().to_owned())).execute(&mut *session).await.unwrap();
+        let sent: Vec<_> = rows(pool).await.into_iter().map(|row| (row.1, row.2, row.3, row.4)).collect();
+        let row = |payload: &[u8]| {
+            let headers = "{\"a\": \"b\"}".to_owned();
+            ("orders.placed".to_owned(), Some("order-7".to_owned()), payload.to_vec(), Some(headers))
+        };
+        assert_eq!(sent, [row(b"2"), row(b"3")]);
+    })
+    .await;
+}
+
 /// What monitors are told to ask for is what the program says it has.
 #[test]
 fn the_alarms_ask_for_metrics_that_there_are() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use outbox_core::{Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::check::Violation;
 use crate::point::{Life, Point};
@@ -270,10 +270,16 @@ fn take(world: &World, message: &Message) {
     state.stats.copies += 1;
     let fate = state.fate(message);
     fate.copies.push(step);
-    let visible = fate.committed.is_some();
-    let name = fate.name.clone();
+    let message = fate.name.clone();
+    let violation = if fate.committed.is_none() {
+        Some(Violation::NotCommitted { message })
+    } else if fate.due.is_some_and(|due| Instant::now() < due) {
+        Some(Violation::TooEarly { message })
+    } else {
+        fate.cancelled.then_some(Violation::Cancelled { message })
+    };
     drop(state);
-    if !visible {
-        world.violation(Violation::NotCommitted { message: name });
+    if let Some(violation) = violation {
+        world.violation(violation);
     }
 }

@@ -23,6 +23,16 @@ pub enum Violation {
         /// The message.
         message: String,
     },
+    /// A message was taken before its delay was over.
+    TooEarly {
+        /// The message.
+        message: String,
+    },
+    /// A message was taken that was cancelled.
+    Cancelled {
+        /// The message.
+        message: String,
+    },
     /// A message was recorded as delivered that the broker never took.
     NeverTaken {
         /// The message.
@@ -128,6 +138,9 @@ fn alone(fate: &Fate) -> Option<Violation> {
     let message = fate.name.clone();
     // That nothing of the others was taken is checked when something is taken.
     fate.committed?;
+    if fate.cancelled {
+        return None;
+    }
     let done = fate.delivered.is_some() || fate.dead.is_some();
     let taken = !fate.copies.is_empty();
     if !done || (fate.dead.is_none() && !taken) {
@@ -138,15 +151,31 @@ fn alone(fate: &Fate) -> Option<Violation> {
 }
 
 /// Whether enqueue order puts `first` before `second`.
+///
+/// A delayed message is enqueued by a relay, when it is due and committed or somewhat later. So it comes after
+/// what was visible until then, and before what is enqueued once a claim has had it. Two of them come in the
+/// order of their times, unless the first one's transaction ended after its time.
 fn is_before(first: &Fate, second: &Fate) -> bool {
     let same_key = first.key.is_some() && first.key == second.key;
-    let (Some(committed), Some(_)) = (first.committed, second.committed) else {
+    let (Some(committed), Some(second_committed)) = (first.committed, second.committed) else {
         return false;
     };
-    let after_commit = committed < second.enqueued;
-    let same_transaction =
-        first.transaction == second.transaction && first.enqueued < second.enqueued;
-    same_key && (after_commit || same_transaction)
+    same_key
+        && match (first.due, second.due) {
+            (None, None) => {
+                let same_transaction =
+                    first.transaction == second.transaction && first.enqueued < second.enqueued;
+                committed < second.enqueued || same_transaction
+            }
+            (None, Some(due)) => {
+                committed <= second_committed || first.committed_at.is_some_and(|at| at < due)
+            }
+            (Some(_), None) => first.claimed.is_some_and(|at| at < second.enqueued),
+            (Some(due), Some(second_due)) => {
+                first.committed_at.is_some_and(|at| at < due)
+                    && (due, first.enqueued) < (second_due, second.enqueued)
+            }
+        }
 }
 
 /// A dead message stands for itself: what a connection held of it may arrive when the key has gone on. So

@@ -1,8 +1,8 @@
 //! The relay under seeded faults and paused time.
 //!
-//! One run is a small world: producers write transactions whose messages become visible late or never,
-//! two relays of three workers deliver them and are killed, stopped and started again, a person replays and
-//! discards what is dead, and the store and the broker between them misbehave in every way that their
+//! One run is a small world: producers write transactions whose messages become visible late or never, some of
+//! them with a delay, two relays of three workers deliver them and are killed, stopped and started again, a person
+//! replays and discards what is dead and cancels what is delayed, and the store and the broker between them misbehave in every way that their
 //! contracts allow, at every place where a call waits. In half of the runs there are two or three brokers,
 //! with outages of their own, behind a router. Then the faults end, everything has to be delivered, and
 //! `check.rs` looks at what the brokers took, in which order, and at what the store recorded.

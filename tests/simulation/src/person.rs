@@ -1,4 +1,4 @@
-//! A person who decides about dead messages while the relays run.
+//! A person who decides about dead messages, and cancels delayed ones, while the relays run.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use tokio::time::sleep;
 
 use crate::world::{Mutant, World};
 
-/// Looks at the dead now and then until it is calm, and replays some, discards others and leaves the rest.
+/// Looks at the dead now and then until it is calm, and replays some, discards others and leaves the rest; and
+/// cancels a delayed message at times.
 pub(crate) async fn decide(world: Arc<World>, store: MemoryStore) {
     let eager = world.lock().rng.u8(0..4);
     loop {
@@ -26,6 +27,7 @@ pub(crate) async fn decide(world: Arc<World>, store: MemoryStore) {
         }
         replay(&world, &store, &again);
         discard(&world, &store, &away);
+        cancel(&world, &store);
     }
 }
 
@@ -65,6 +67,34 @@ fn discard(world: &World, store: &MemoryStore, ids: &[Uuid]) {
     }
     drop(state);
     store.discard(ids);
+}
+
+/// Cancels one of the delayed messages, perhaps when it is due already.
+fn cancel(world: &World, store: &MemoryStore) {
+    let id = {
+        let mut state = world.lock();
+        let delayed = state.fates.iter().filter(|(_, fate)| {
+            fate.due.is_some() && fate.committed.is_some() && fate.claimed.is_none()
+        });
+        let delayed: Vec<Uuid> = delayed.map(|(id, _)| *id).collect();
+        match delayed.len() {
+            0 => return,
+            count => delayed[state.rng.usize(0..count)],
+        }
+    };
+    let is_cancelled = match world.is(Mutant::CancelsInVain) {
+        true => true,
+        false => store.cancel(&[id]) == 1,
+    };
+    if is_cancelled {
+        let mut state = world.lock();
+        let fate = state.fates.get_mut(&id).expect("it was enqueued");
+        fate.cancelled = true;
+        let name = fate.name.clone();
+        state.stats.cancelled += 1;
+        drop(state);
+        world.trace(|| format!("cancel    {name}"));
+    }
 }
 
 /// Discards those that halt their key, so that it goes on.

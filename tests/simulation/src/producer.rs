@@ -1,14 +1,17 @@
 //! Writes transactions of a few messages each, slowly enough that they overlap.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outbox_core::memory::MemoryStore;
 use outbox_core::{Message, Uuid};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::world::{Fate, Mutant, World};
 
 const KEYS: u32 = 4;
+/// The longest delay, in milliseconds; some transactions stay open for longer.
+const LONGEST_DELAY: u64 = 3000;
 
 /// Writes so many transactions.
 pub(crate) async fn produce(
@@ -33,7 +36,7 @@ async fn transaction(world: &World, store: &MemoryStore, number: u32) {
     let mut messages = Vec::new();
     for _ in 0..count {
         sleep(world.moment(slow)).await;
-        let message = draw(world, number);
+        let message = delayed(world, draw(world, number));
         match world.is(Mutant::ReadsUncommitted) {
             true => store.enqueue(std::slice::from_ref(&message)),
             false => transaction.enqueue(&message),
@@ -52,6 +55,9 @@ async fn transaction(world: &World, store: &MemoryStore, number: u32) {
     match late && world.is(Mutant::ForgetsLateCommits) {
         true => transaction.rollback(),
         false => transaction.commit(),
+    }
+    if world.is(Mutant::ForgetsDelayed) {
+        store.cancel(&messages.iter().map(Message::id).collect::<Vec<_>>());
     }
 }
 
@@ -77,6 +83,10 @@ fn draw(world: &World, transaction: u32) -> Message {
             transaction,
             enqueued,
             committed: None,
+            committed_at: None,
+            due: None,
+            claimed: None,
+            cancelled: false,
             poison,
             copies: Vec::new(),
             tries: 0,
@@ -95,6 +105,25 @@ fn draw(world: &World, transaction: u32) -> Message {
         .expect("the message is within its limits")
 }
 
+/// Of some messages, the same with a delay.
+fn delayed(world: &World, message: Message) -> Message {
+    let mut state = world.lock();
+    if state.rng.u8(0..4) > 0 {
+        return message;
+    }
+    let delay = Duration::from_millis(state.rng.u64(1..=LONGEST_DELAY));
+    state.fate(&message).due = Some(Instant::now() + delay);
+    drop(state);
+    let delay = match world.mutant {
+        Some(Mutant::DeliversEarly) => delay / 2,
+        Some(Mutant::ReversesDelays) => Duration::from_millis(2 * LONGEST_DELAY) - delay,
+        _ => delay,
+    };
+    message
+        .with_deliver_after(delay)
+        .expect("the delay is within its limits")
+}
+
 /// Marks the messages as committed; whether something behind one of them was already taken.
 fn commit(world: &World, messages: &[Message]) -> bool {
     let mut state = world.lock();
@@ -105,12 +134,17 @@ fn commit(world: &World, messages: &[Message]) -> bool {
         .filter(|fate| !fate.copies.is_empty())
         .map(|fate| fate.enqueued)
         .max();
-    let mut late = 0;
+    let (mut late, mut delayed) = (0, 0);
     for message in messages {
         let fate = state.fate(message);
         fate.committed = Some(step);
-        late += u64::from(Some(fate.enqueued) < taken_up_to);
+        fate.committed_at = Some(Instant::now());
+        match fate.due {
+            Some(_) => delayed += 1,
+            None => late += u64::from(Some(fate.enqueued) < taken_up_to),
+        }
     }
+    state.stats.delayed += delayed;
     state.stats.committed += messages.len() as u64;
     state.stats.late += late;
     late > 0

@@ -147,9 +147,12 @@ async fn simulate(setup: Setup) -> Report {
 async fn empty(world: &World, store: &MemoryStore) {
     loop {
         let MemoryCounts {
-            waiting, parked, ..
+            waiting,
+            parked,
+            delayed,
+            ..
         } = store.counts();
-        if waiting == 0 && parked == 0 {
+        if waiting == 0 && parked == 0 && delayed == 0 {
             return;
         }
         discard_halting(world, store);

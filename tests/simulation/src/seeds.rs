@@ -130,13 +130,15 @@ fn summarize(seeds: &Range<u64>, sums: &[Sum; MODES.len()]) {
         let stats = &sum.stats;
         total.add(stats);
         say(format_args!(
-            "  {}: {} runs, {} messages committed and {} rolled back, {} seen late, {} copies, \
-             {} replayed, {} dead; first copies out of order in {} runs ({} of {} pairs)",
+            "  {}: {} runs, {} messages committed and {} rolled back, {} seen late, {} delayed, \
+             {} of them cancelled, {} copies, {} replayed, {} dead; first copies out of order in {} runs ({} of {} pairs)",
             name(mode),
             sum.runs,
             stats.committed,
             stats.rolled_back,
             stats.late,
+            stats.delayed,
+            stats.cancelled,
             stats.copies,
             stats.replayed,
             stats.dead,

@@ -45,6 +45,7 @@ impl Store for SimStore {
             let names = world.names(messages.iter().map(|claimed| &claimed.message));
             format!("claim     {names}")
         });
+        self.note_claimed(messages);
         self.check_failures(messages);
         let places: Vec<usize> = match world.is(Mutant::ReordersAKey) {
             true => (0..messages.len()).rev().collect(),
@@ -69,6 +70,14 @@ impl Store for SimStore {
 }
 
 impl SimStore {
+    fn note_claimed(&self, messages: &[Claimed]) {
+        let mut state = self.world.lock();
+        for claimed in messages {
+            let step = state.step();
+            state.fate(&claimed.message).claimed.get_or_insert(step);
+        }
+    }
+
     /// What is counted must have happened.
     fn check_failures(&self, messages: &[Claimed]) {
         for claimed in messages {

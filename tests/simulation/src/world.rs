@@ -37,6 +37,14 @@ pub enum Mutant {
     ReplaysBehind,
     /// The store takes a claim that was dropped for one that was delivered.
     DropsAsDelivered,
+    /// The store forgets some of the delayed messages.
+    ForgetsDelayed,
+    /// The store delivers delayed messages before their time.
+    DeliversEarly,
+    /// The store takes the longer of two delays for the shorter one.
+    ReversesDelays,
+    /// The store says that it cancelled what it then delivers.
+    CancelsInVain,
 }
 
 /// How often each thing goes wrong in one run, in percent. Zero for most of them in most runs, so that
@@ -120,6 +128,13 @@ pub(crate) struct Fate {
     /// When it was enqueued and when its transaction ended, in steps of the run.
     pub(crate) enqueued: u64,
     pub(crate) committed: Option<u64>,
+    pub(crate) committed_at: Option<Instant>,
+    /// When it is due, if it was enqueued with a delay.
+    pub(crate) due: Option<Instant>,
+    /// When it was first in a claim.
+    pub(crate) claimed: Option<u64>,
+    /// A person has dropped it before it was due.
+    pub(crate) cancelled: bool,
     /// The broker refuses it for good.
     pub(crate) poison: bool,
     pub(crate) copies: Vec<u64>,
@@ -158,6 +173,10 @@ pub struct Stats {
     pub late: u64,
     /// What the broker took, repeats included.
     pub copies: u64,
+    /// Committed messages that were delayed.
+    pub delayed: u64,
+    /// Those of them that a person has cancelled.
+    pub cancelled: u64,
     /// Messages that were given up and stayed so.
     pub dead: u64,
     /// Messages that a person has put back.
@@ -177,6 +196,8 @@ impl Stats {
         self.rolled_back += other.rolled_back;
         self.late += other.late;
         self.copies += other.copies;
+        self.delayed += other.delayed;
+        self.cancelled += other.cancelled;
         self.dead += other.dead;
         self.replayed += other.replayed;
         self.ordered_pairs += other.ordered_pairs;

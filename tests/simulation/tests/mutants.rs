@@ -135,6 +135,34 @@ fn a_replayed_message_that_goes_behind_its_key() {
 }
 
 #[test]
+fn a_delayed_message_that_is_forgotten() {
+    mutant(Mutant::ForgetsDelayed, |violation| {
+        matches!(violation, Violation::Lost { .. })
+    });
+}
+
+#[test]
+fn a_delayed_message_before_its_time() {
+    mutant(Mutant::DeliversEarly, |violation| {
+        matches!(violation, Violation::TooEarly { .. })
+    });
+}
+
+#[test]
+fn delayed_messages_in_another_order_than_that_of_their_times() {
+    mutant(Mutant::ReversesDelays, |violation| {
+        matches!(violation, Violation::FirstCopies { .. })
+    });
+}
+
+#[test]
+fn a_cancelled_message_that_is_delivered() {
+    mutant(Mutant::CancelsInVain, |violation| {
+        matches!(violation, Violation::Cancelled { .. })
+    });
+}
+
+#[test]
 fn a_claim_that_nobody_settled_taken_for_delivered() {
     mutant(Mutant::DropsAsDelivered, |violation| {
         matches!(violation, Violation::Lost { .. })

@@ -14,7 +14,7 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> Value {
         "outbox": outbox,
         "now": time(status.now),
         "verdict": verdict.as_str(),
-        "summary": sentence(verdict, look),
+        "summary": sentence(verdict, look, earlier),
         "next": advice(verdict, look).map(|advice| advice.command),
         "waiting": count(status.waiting),
         "oldest_waiting_seconds": seconds(status.oldest_waiting_age()),

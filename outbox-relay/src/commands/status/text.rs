@@ -23,7 +23,11 @@ pub(super) fn of(outbox: &str, look: &Look, earlier: Option<&Look>) -> String {
     line(&mut text, format_args!("{}  {now}", escaped(outbox)));
     line(
         &mut text,
-        format_args!("{}: {}", verdict.heading(), sentence(verdict, look)),
+        format_args!(
+            "{}: {}",
+            verdict.heading(),
+            sentence(verdict, look, earlier)
+        ),
     );
     if let Some(advice) = advice(verdict, look) {
         line(

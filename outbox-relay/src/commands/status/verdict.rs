@@ -3,7 +3,7 @@
 //! The words are for somebody who was just woken up: first whether messages move, then what is stuck and
 //! why, then one command.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use outbox_core::admin::{HeldKey, KeyPage, PausedTopic, Status};
 
@@ -26,9 +26,9 @@ pub(crate) struct Look {
 /// How it stands, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Something waits, and no relay is there to deliver it.
+    /// Something waits, if only for its time, and no relay is there to deliver it.
     NoRelay,
-    /// Something waits, and nothing leaves.
+    /// Something waits, and nothing leaves; or what was delayed is due, and no relay enqueues it.
     Stuck,
     /// Messages leave, but the oldest has waited for long.
     Behind,
@@ -40,7 +40,7 @@ pub(crate) enum Verdict {
     Moving,
     /// Nothing waits but a decision about dead messages.
     Dead,
-    /// There is nothing.
+    /// There is nothing, or only what a relay enqueues when it is due.
     Idle,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn needs_second_look(look: &Look) -> bool {
         .relays
         .as_ref()
         .is_none_or(|relays| !relays.is_empty());
-    has_relay && may_be_older(look, YOUNG)
+    has_relay && (may_be_older(look, YOUNG) || is_delayed_late(&look.status))
 }
 
 /// Judges a look, with the help of an earlier one where there is one.
@@ -88,23 +88,26 @@ pub(crate) fn verdict(look: &Look, earlier: Option<&Look>) -> Verdict {
     let status = &look.status;
     let waits = status.waiting.number() > 0;
     let is_held_up = status.held_keys.number() > 0;
-    if !waits && !is_held_up {
+    let is_empty = !waits && !is_held_up;
+    let has_no_relay = status.relays.as_ref().is_some_and(Vec::is_empty);
+    if has_no_relay && !(is_empty && status.delayed.number() == 0) {
+        return Verdict::NoRelay;
+    }
+    if waits && may_be_older(look, YOUNG) && earlier.is_some_and(|earlier| !has_left(earlier, look))
+        || is_overdue(status)
+        || is_delayed_stuck(look, earlier)
+    {
+        return Verdict::Stuck;
+    }
+    if is_older(look, LATE) || is_delayed_late(status) {
+        return Verdict::Behind;
+    }
+    if is_empty {
         return if status.dead.number() > 0 {
             Verdict::Dead
         } else {
             Verdict::Idle
         };
-    }
-    if status.relays.as_ref().is_some_and(Vec::is_empty) {
-        return Verdict::NoRelay;
-    }
-    if waits && may_be_older(look, YOUNG) && earlier.is_some_and(|earlier| !has_left(earlier, look))
-        || is_overdue(status)
-    {
-        return Verdict::Stuck;
-    }
-    if is_older(look, LATE) {
-        return Verdict::Behind;
     }
     match (is_held_up, waits) {
         (true, false) if is_all_paused(look) => Verdict::Paused,
@@ -129,10 +132,31 @@ fn may_be_older(look: &Look, limit: Duration) -> bool {
 
 /// A key was to be tried long ago, and no relay has done it.
 fn is_overdue(status: &Status) -> bool {
-    let late = status
-        .next_due
-        .and_then(|due| status.now.duration_since(due).ok());
-    late.is_some_and(|late| late >= LATE)
+    late_since(status.next_due, status).is_some_and(|late| late >= LATE)
+}
+
+/// A delayed message was due long ago.
+fn is_delayed_late(status: &Status) -> bool {
+    late_since(status.next_delayed, status).is_some_and(|late| late >= LATE)
+}
+
+/// As [`is_delayed_late`], and none was enqueued between two looks.
+fn is_delayed_stuck(look: &Look, earlier: Option<&Look>) -> bool {
+    let status = &look.status;
+    is_delayed_late(status)
+        && earlier.is_some_and(
+            |Look {
+                 status: earlier, ..
+             }| {
+                status.next_delayed <= earlier.next_delayed
+                    && status.delayed.number() >= earlier.delayed.number()
+            },
+        )
+}
+
+/// How long ago something was due.
+fn late_since(due: Option<SystemTime>, status: &Status) -> Option<Duration> {
+    status.now.duration_since(due?).ok()
 }
 
 /// Whether something has left the waiting messages between two looks. A server counts what it removes with
@@ -163,7 +187,7 @@ fn pause_of<'a>(look: &'a Look, key: &HeldKey) -> Option<&'a PausedTopic> {
 }
 
 /// The verdict in a sentence, with what it rests on.
-pub(crate) fn sentence(verdict: Verdict, look: &Look) -> String {
+pub(crate) fn sentence(verdict: Verdict, look: &Look, earlier: Option<&Look>) -> String {
     let status = &look.status;
     let messages = |count| counted_at_least(count, "message", "messages");
     let oldest = match status.oldest_waiting_age() {
@@ -177,14 +201,35 @@ pub(crate) fn sentence(verdict: Verdict, look: &Look) -> String {
             None => keys,
         }
     };
+    let delayed = || {
+        let messages = counted_at_least(
+            status.delayed,
+            "message waits for its time",
+            "messages wait for their time",
+        );
+        match status
+            .next_delayed
+            .map(|due| due.duration_since(status.now))
+        {
+            Some(Ok(wait)) => format!("{messages}, the next is due in {}", span(wait)),
+            Some(Err(late)) => {
+                format!("{messages}, the next was due {} ago", span(late.duration()))
+            }
+            None => messages,
+        }
+    };
     match verdict {
         Verdict::NoRelay => {
             let waiting = match status.waiting.number() {
+                0 if status.held_keys.number() == 0 => delayed(),
                 0 => keys(),
                 1 => format!("1 message waits{oldest}"),
                 _ => format!("{} wait{oldest}", messages(status.waiting)),
             };
             format!("no relay is connected; {waiting}")
+        }
+        Verdict::Stuck if is_delayed_stuck(look, earlier) => {
+            format!("{}, and no relay enqueues it", delayed())
         }
         Verdict::Stuck if status.waiting.number() == 0 => {
             format!("{}; they are due, and no relay tries them", keys())
@@ -193,6 +238,7 @@ pub(crate) fn sentence(verdict: Verdict, look: &Look) -> String {
             "nothing leaves; waiting: {}{oldest}",
             messages(status.waiting)
         ),
+        Verdict::Behind if !is_older(look, LATE) => format!("late: {}", delayed()),
         Verdict::Behind => format!("late: {}{oldest}", messages(status.waiting)),
         Verdict::HeldUp if status.waiting.number() == 0 => {
             format!("{}; nothing else waits", keys())
@@ -289,8 +335,6 @@ fn is_mostly(look: &Look, kind: &str) -> bool {
 
 #[cfg(test)]
 pub(in crate::commands) mod tests {
-    use std::time::SystemTime;
-
     use outbox_core::Uuid;
     use outbox_core::admin::{Count, Head, RelaySeen, TopicCounts, Traffic};
 
@@ -418,9 +462,77 @@ pub(in crate::commands) mod tests {
         );
         assert!(!needs_second_look(&look));
         assert_eq!(
-            sentence(Verdict::NoRelay, &look),
+            sentence(Verdict::NoRelay, &look, None),
             "no relay is connected; 7 messages wait, the oldest for 10 min"
         );
+    }
+
+    /// They were due so many seconds ago, or will be.
+    fn delayed(mut look: Look, messages: u64, due: i64) -> Look {
+        look.status.delayed = Count::Exact(messages);
+        let seconds = Duration::from_secs(due.unsigned_abs());
+        look.status.next_delayed = Some(match due {
+            ..0 => ago(0) - seconds,
+            _ => ago(0) + seconds,
+        });
+        look
+    }
+
+    #[test]
+    fn delayed_messages_need_a_relay_and_no_one_else() {
+        let mut look = delayed(empty(), 2, 90);
+        assert_eq!(verdict(&look, None), Verdict::Idle);
+        look.status.dead = Count::Exact(3);
+        assert_eq!(verdict(&look, None), Verdict::Dead);
+        look.status.relays = Some(Vec::new());
+        assert_eq!(
+            (verdict(&look, None), &*command(&look, None)),
+            (Verdict::NoRelay, "outbox run")
+        );
+        assert_eq!(
+            sentence(Verdict::NoRelay, &look, None),
+            "no relay is connected; 2 messages wait for their time, the next is due in 1 min 30 s"
+        );
+        look.status.relays = None;
+        assert_eq!(
+            verdict(&look, None),
+            Verdict::Dead,
+            "it does not show relays"
+        );
+    }
+
+    #[test]
+    fn what_was_due_long_ago_and_is_not_enqueued_is_stuck() {
+        let due = delayed(empty(), 2, -59);
+        assert!(!needs_second_look(&due));
+        assert_eq!(verdict(&due, None), Verdict::Idle);
+
+        let late = delayed(empty(), 2, -120);
+        assert!(needs_second_look(&late));
+        assert_eq!(
+            verdict(&late, None),
+            Verdict::Behind,
+            "one look cannot tell"
+        );
+        assert_eq!(
+            (
+                verdict(&late, Some(&late)),
+                &*command(&late, Some(&late)),
+                &*sentence(Verdict::Stuck, &late, Some(&late)),
+            ),
+            (
+                Verdict::Stuck,
+                "outbox doctor",
+                "2 messages wait for their time, the next was due 2 min ago, and no relay enqueues it"
+            )
+        );
+        for earlier in [delayed(empty(), 3, -120), delayed(empty(), 2, -130)] {
+            assert_eq!(verdict(&late, Some(&earlier)), Verdict::Behind);
+            assert_eq!(
+                sentence(Verdict::Behind, &late, Some(&earlier)),
+                "late: 2 messages wait for their time, the next was due 2 min ago"
+            );
+        }
     }
 
     #[test]
@@ -461,7 +573,7 @@ pub(in crate::commands) mod tests {
         assert_eq!(verdict(&look, None), Verdict::HeldUp);
         look.status.next_due = Some(ago(61));
         assert_eq!(verdict(&look, None), Verdict::Stuck);
-        assert!(sentence(Verdict::Stuck, &look).contains("no relay tries them"));
+        assert!(sentence(Verdict::Stuck, &look, None).contains("no relay tries them"));
     }
 
     #[test]

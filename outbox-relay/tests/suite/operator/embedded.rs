@@ -35,6 +35,7 @@ async fn an_operator_of_an_embedded_outbox() {
     }
     place.done(&["migrate"]).await;
     assert!(place.done(&["status"]).await.contains("IDLE: "));
+    delayed_messages_are_listed_and_cancelled(&place).await;
 
     // A relay cannot be seen in the file, so what waits is said to wait.
     place
@@ -130,6 +131,52 @@ async fn an_operator_of_an_embedded_outbox() {
     }
     let made = "with the first entry of each stream";
     assert_eq!(lengths, [1 + 2, 1 + 1], "{made}");
+}
+
+async fn delayed_messages_are_listed_and_cancelled(place: &Place) {
+    let mut ids = Vec::new();
+    for delay in ["3h", "1h", "2h"] {
+        let enqueue = ["enqueue", "reminders", "{}", "--deliver-after", delay];
+        ids.push(place.done(&enqueue).await.trim().to_owned());
+    }
+    let first = place.done(&["delayed", "list", "--limit", "2"]).await;
+    let more = first.lines().last().unwrap();
+    let next = more.strip_prefix("more: outbox delayed list --after ");
+    assert!(
+        first.contains(&ids[1]) && first.contains(&ids[2]),
+        "{first}"
+    );
+    let next = next.unwrap_or_else(|| panic!("{first}"));
+    let page = ["delayed", "list", "--limit", "2", "--after", next];
+    let rest = place.json(&page).await;
+    assert_eq!(rest["messages"][0]["id"], ids[0].as_str());
+    assert_eq!(
+        (rest["messages"].as_array().unwrap().len(), &rest["next"]),
+        (1, &serde_json::Value::Null)
+    );
+    let wrong = place.run(&["delayed", "list", "--after", "2"]).await;
+    assert!(
+        wrong.code == 2 && wrong.err.contains("is no place in the list"),
+        "{wrong:?}"
+    );
+
+    let status = place.done(&["status"]).await;
+    assert!(
+        status.contains("IDLE: nothing is due") && status.contains("delayed: 3 messages"),
+        "{status}"
+    );
+    let cancel = [
+        &["delayed", "cancel"][..],
+        &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    ]
+    .concat();
+    place.done(&cancel).await;
+    let again = place.run(&cancel).await;
+    assert_eq!(again.code, 1, "{again:?}");
+    assert_eq!(
+        place.done(&["delayed", "list"]).await,
+        "no message is delayed\n"
+    );
 }
 
 async fn held(place: &Place, keys: u64) {

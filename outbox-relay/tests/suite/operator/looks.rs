@@ -15,6 +15,13 @@ async fn without_a_relay_the_status_says_so() {
         scene.done(&["migrate"]).await;
         let idle = scene.done(&["status"]).await;
         assert!(idle.contains("IDLE: "), "{idle}");
+        scene.execute("SELECT {schema}.enqueue('reminders', '', deliver_after => '1 hour')").await;
+        let delayed = scene.done(&["status"]).await;
+        assert!(
+            delayed.contains("NO RELAY: no relay is connected; 1 message waits for its time, the next is due in "),
+            "{delayed}"
+        );
+        assert!(delayed.contains("next: outbox run"), "{delayed}");
         scene.execute("SELECT {schema}.enqueue('orders.placed', '', key => 'k' || n) FROM generate_series(1, 7) n").await;
         let waiting = scene.done(&["status"]).await;
         assert!(waiting.contains("NO RELAY: no relay is connected; 7 messages wait"), "{waiting}");

@@ -184,6 +184,12 @@ async fn what_is_wrong_is_named_in_one_line_before_anything_is_done() {
             format!("{STORE}keep_delivered_for = \"1h\"\n{BROKER}"),
             vec!["store.keep_delivered_for", "1 day"],
         ),
+        (
+            format!(
+                "[store]\nkind = \"sqlite\"\npath = \"x\"\nkeep_delivered_for = \"7d\"\n{BROKER}"
+            ),
+            vec!["store", "`keep_delivered_for`", "`path` or `prefix`"],
+        ),
         (kafka("acks = 1"), vec!["broker.b.properties", "`acks`"]),
         (
             kafka("nonsense = 1"),
