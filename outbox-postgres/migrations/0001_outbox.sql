@@ -285,8 +285,8 @@ BEGIN
 END
 $$;
 
--- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index on text
--- of 64 KiB fails, or for the position where there is no key.
+-- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index
+-- on text of 64 KiB fails, or for the position where there is no key.
 CREATE TABLE {schema}.parked (
     key_hash bigint NOT NULL,
     position bigint NOT NULL,
@@ -403,6 +403,7 @@ DECLARE
     oldest text := 'delivered_' || to_char(clock_timestamp() - age, 'YYYYMMDD');
     day date;
     name text;
+    deleted bigint;
     done boolean := true;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('outbox delivered:{schema}', 0)) THEN
@@ -427,6 +428,8 @@ BEGIN
     DELETE FROM {schema}.delivered_other
      WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.delivered_other
                               WHERE delivered_at < clock_timestamp() - age LIMIT 10000));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    done := done AND deleted < 10000;
     -- One at a time and at the end, since the lock stays until then.
     SELECT child.relname
       INTO name
