@@ -20,7 +20,7 @@ pub(crate) struct Args {
     quick: bool,
 }
 
-const FULL: [&str; 11] = [
+const FULL: [&str; 12] = [
     "drain",
     "drain --order per-key-pipelined",
     "compare",
@@ -32,9 +32,10 @@ const FULL: [&str; 11] = [
     "scale",
     "sizes",
     "idle",
+    "retention",
 ];
 
-const QUICK: [&str; 11] = [
+const QUICK: [&str; 12] = [
     "drain --messages 100000",
     "drain --messages 100000 --order per-key-pipelined",
     "compare --messages 200000 --seconds 5",
@@ -46,6 +47,7 @@ const QUICK: [&str; 11] = [
     "scale --messages 200000 --takeovers 3",
     "sizes --brokers nats,redis --bytes 100,10000,1000000 --megabytes 30",
     "idle --seconds 15",
+    "retention --messages 50000 --rounds 1",
 ];
 
 /// A scenario, and how it is told to run.

@@ -174,6 +174,7 @@ async fn measure(args: &Args, waiting: u32, database: &Database, schema: &str) -
         workers: WORKERS,
         batch: BATCH as usize,
         order: Order::PerKey,
+        keep: None,
     };
     let seconds = Duration::from_secs(args.seconds.into());
     let (relay, _) = drain

@@ -353,6 +353,7 @@ impl Bench<'_> {
             workers,
             batch,
             order,
+            ..
         } = self.drain;
         let groups = (LANES / PostgresStore::LANES_PER_CLAIM).max(workers);
         for task in 0..workers {

@@ -226,6 +226,7 @@ fn how(order: Order) -> Drain {
         workers: WORKERS,
         batch: BATCH,
         order,
+        keep: None,
     }
 }
 

@@ -30,6 +30,7 @@ mod producer;
 mod reference;
 mod relay;
 mod report;
+mod retention;
 mod scale;
 mod setup;
 mod sizes;
@@ -86,6 +87,7 @@ enum Scenario {
     Scale(scale::Args),
     Sizes(sizes::Args),
     Idle(idle::Args),
+    Retention(retention::Args),
 }
 
 impl Scenario {
@@ -101,6 +103,7 @@ impl Scenario {
             Self::Scale(args) => scale::run(args, database).await,
             Self::Sizes(args) => sizes::run(args, database).await,
             Self::Idle(args) => idle::run(args, database).await,
+            Self::Retention(args) => retention::run(args, database).await,
         }
     }
 }

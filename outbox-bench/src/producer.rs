@@ -114,8 +114,12 @@ pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
             println!("{number:>3}  {:<44} {rate:>9.0} transactions/s", way.name());
             rates[way as usize] = rate;
         }
+        let workload = Workload::new(args.rows.into(), 10_000, args.bytes as usize);
         let enqueue_all = database
-            .with_schema(async |schema| enqueue_all(&args, database, schema).await)
+            .with_schema(async |schema| {
+                let outbox = new_outbox(database, schema).await?;
+                enqueue_all(database, &outbox, &workload, Duration::ZERO).await
+            })
             .await?;
         println!(
             "{number:>3}  {:<44} {enqueue_all:>9.0} messages/s",
@@ -221,9 +225,13 @@ async fn clients(way: Way, args: &Args, database: &Database, outbox: &Outbox) ->
     Ok(clock.stop(done).messages_per_second)
 }
 
-async fn enqueue_all(args: &Args, database: &Database, schema: &str) -> Result<f64> {
-    let outbox = new_outbox(database, schema).await?;
-    let workload = Workload::new(args.rows.into(), 10_000, args.bytes as usize);
+/// Enqueues messages with a delay, or none, [`CALL`] at a time; so many a second. To make them is not measured.
+pub(crate) async fn enqueue_all(
+    database: &Database,
+    outbox: &Outbox,
+    workload: &Workload,
+    delay: Duration,
+) -> Result<f64> {
     let mut connection = database.connect().await?;
     let mut keys = workload.keys();
     let (mut rows, mut seconds) = (0, 0.0);
@@ -231,7 +239,7 @@ async fn enqueue_all(args: &Args, database: &Database, schema: &str) -> Result<f
         let messages: Vec<Message> = keys
             .by_ref()
             .take(CALL)
-            .map(|key| workload.message("bench", key))
+            .map(|key| Ok(workload.message("bench", key)?.with_deliver_after(delay)?))
             .collect::<Result<_>>()?;
         if messages.is_empty() {
             break;

@@ -52,6 +52,7 @@ impl Backlog {
             workers: self.workers.into(),
             batch: self.batch as usize,
             order,
+            keep: None,
         }
     }
 }
@@ -72,6 +73,8 @@ pub(crate) struct Drain {
     pub(crate) workers: usize,
     pub(crate) batch: usize,
     pub(crate) order: Order,
+    /// For how long what was delivered is kept, if it is.
+    pub(crate) keep: Option<Duration>,
 }
 
 impl Drain {
@@ -111,7 +114,7 @@ impl Drain {
         relay.run_until(countdown.wait(limit)).await;
         let time = clock.elapsed();
         let mut left = 0;
-        for table in ["message", "parked", "dead"] {
+        for table in ["message", "parked", "dead", "delayed"] {
             left += database
                 .count(&format!("{}.{table}", outbox.schema()))
                 .await?;
@@ -132,7 +135,11 @@ impl Drain {
         outbox: &Outbox,
         publisher: impl Publisher,
     ) -> Result<Relay> {
-        Ok(Relay::builder(outbox.store(&database.pool), publisher)
+        let mut store = outbox.store(&database.pool);
+        if let Some(time) = self.keep {
+            store = store.keep_delivered_for(time)?;
+        }
+        Ok(Relay::builder(store, publisher)
             .workers(self.workers)
             .batch_messages(self.batch)
             .order(match self.order {

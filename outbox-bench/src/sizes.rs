@@ -72,6 +72,7 @@ pub(crate) async fn run(args: Args, database: &Database) -> Result<Outcome> {
             workers: WORKERS,
             batch: BATCH,
             order: Order::PerKey,
+            keep: None,
         },
     };
     let mut rows = Vec::new();

@@ -289,8 +289,8 @@ BEGIN
 END
 $$;
 
--- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index on text
--- of 64 KiB fails, or for the position where there is no key.
+-- Messages set aside, inserted and deleted, and hardly ever changed. `key_hash` stands for the key, since an index
+-- on text of 64 KiB fails, or for the position where there is no key.
 CREATE TABLE {schema}.parked (
     key_hash bigint NOT NULL,
     position bigint NOT NULL,

@@ -13,12 +13,15 @@ SELECT format('UPDATE (%s) on %s', needed.attribute, needed.object)
                ('parked', 'parked'), ('parked', 'failures')) AS needed(object, attribute)
  WHERE NOT has_column_privilege(format('%I.%I', '{schema}', needed.object), needed.attribute, 'UPDATE')
 UNION ALL
-SELECT 'SELECT (deliver_at, number) on delayed'
- WHERE NOT has_column_privilege('{schema}.delayed', 'deliver_at', 'SELECT')
-    OR NOT has_column_privilege('{schema}.delayed', 'number', 'SELECT')
+SELECT format('SELECT (%s) on delayed', needed.attribute)
+  FROM (VALUES ('deliver_at'), ('number'), ('topic')) AS needed(attribute)
+ WHERE NOT has_column_privilege('{schema}.delayed', needed.attribute, 'SELECT')
 UNION ALL
 SELECT 'EXECUTE on deliver_due'
  WHERE NOT has_function_privilege('{schema}.deliver_due(timestamptz, bigint, timestamptz, integer, bigint)', 'EXECUTE')
+UNION ALL
+SELECT 'EXECUTE on keep_delivered'
+ WHERE NOT has_function_privilege('{schema}.keep_delivered(interval)', 'EXECUTE')
 UNION ALL
 SELECT 'SELECT on message_position'
  WHERE NOT has_sequence_privilege('{schema}.message_position', 'SELECT')

@@ -322,7 +322,7 @@ pub(crate) async fn look(shared: &Arc<Shared>, limits: &ClaimLimits) -> Result<L
     // this session takes more at once, which saves transactions.
     let full = claim.messages.len() * 2 >= limits.messages;
     claim.session.reach = if full && held.len() >= width {
-        width * REACH
+        (width * REACH).min(LANES)
     } else {
         LANES
     };

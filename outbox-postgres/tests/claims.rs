@@ -88,6 +88,39 @@ on_both_servers! {
         }
     }
 
+    /// Thin traffic has a session take all lanes at once. A burst that fills such a claim must not have the next one
+    /// look at a lane twice.
+    async fn after_a_full_claim_of_all_lanes_each_message_is_claimed_once(db: Db) {
+        let store = db.outbox.store(&db.pool);
+        let enqueue = async |count: usize| {
+            db.sql(&format!(
+                "SELECT {{schema}}.enqueue('test', '', key => 'k' || i) FROM generate_series(1, {count}) AS i"
+            ))
+            .await;
+        };
+        let some = async || deliver_some(&store, &limits(1_000)).await.len();
+        until("one claim takes all lanes", async || {
+            enqueue(200).await;
+            let first = some().await;
+            let mut taken = first;
+            while taken < 200 {
+                taken += some().await;
+            }
+            first == 200
+        })
+        .await;
+        // Nearly all of a lane's share, so that hardly anything is left.
+        enqueue(600).await;
+        let full = some().await;
+        assert!((500..=600).contains(&full), "{full}");
+        enqueue(1).await;
+        let mut taken = full;
+        while db.places().await[0] > 0 {
+            taken += some().await;
+        }
+        assert_eq!(taken, 601);
+    }
+
     /// Debezium makes such a publication by default.
     async fn a_publication_for_all_tables_stops_no_settle(db: Db) {
         // A database of its own: a publication speaks for all tables of its database.

@@ -375,6 +375,58 @@ on_both_servers! {
         assert_eq!(listed, expected);
     }
 
+    /// Whoever asks for it while it becomes due: what was said to be cancelled never comes, and the rest comes once.
+    async fn a_cancel_says_whether_the_message_comes(db: Db) {
+        const MESSAGES: usize = 2_000;
+        let store = Arc::new(db.outbox.store(&db.pool));
+        let all: Vec<Message> = (0..MESSAGES)
+            .map(|n| delayed(&(n % 20).to_string(), &n.to_string(), 200 + n as u64 / 4))
+            .collect();
+        enqueue(&db, &all).await;
+        let cancelling: Vec<_> = (0..4)
+            .map(|part| {
+                let (db, all) = (db.clone(), all.clone());
+                tokio::spawn(async move {
+                    let mut cancelled = Vec::new();
+                    let mut conn = db.pool.acquire().await.unwrap();
+                    for (n, message) in all.iter().enumerate().skip(part).step_by(8) {
+                        if db.outbox.cancel(&mut conn, message.id()).await.unwrap() {
+                            cancelled.push(n.to_string());
+                        }
+                    }
+                    cancelled
+                })
+            })
+            .collect();
+        let delivering: Vec<_> = (0..3)
+            .map(|_| {
+                let (db, store) = (db.clone(), Arc::clone(&store));
+                tokio::spawn(async move {
+                    let mut got = Vec::new();
+                    while places(&db).await != (0, 0) {
+                        got.extend(deliver_some(&*store, &limits(100)).await);
+                    }
+                    got
+                })
+            })
+            .collect();
+        let mut seen = Vec::new();
+        let mut cancelled = 0;
+        for task in cancelling {
+            let of_task = task.await.unwrap();
+            cancelled += of_task.len();
+            seen.extend(of_task);
+        }
+        for task in delivering {
+            seen.extend(task.await.unwrap().into_iter().map(|(_, text)| text));
+        }
+        assert!((1..MESSAGES).contains(&cancelled), "{cancelled}");
+        seen.sort_unstable();
+        let mut expected: Vec<String> = (0..MESSAGES).map(|n| n.to_string()).collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
+    }
+
     /// What people and tests of applications see of them.
     async fn delayed_messages_are_seen(db: Db) {
         let hour = 3_600_000;

@@ -54,6 +54,12 @@ async fn day_ago(db: &Db, days: i64) -> String {
     format!("delivered_{name}")
 }
 
+/// How many rows are in the last partition.
+async fn kept_elsewhere(db: &Db) -> i64 {
+    db.number("SELECT count(*) FROM {schema}.delivered_other")
+        .await
+}
+
 async fn exists(db: &Db, table: &str) -> bool {
     db.number(&format!("SELECT count(to_regclass('{{schema}}.{table}'))"))
         .await
@@ -88,7 +94,7 @@ on_both_servers! {
         deliver(&store, 1).await;
         assert_eq!((kept(&db, "%").await, kept(&db, "parked").await), (2, 1));
         assert_eq!(db.places().await, [0, 0, 1, 0]);
-        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 0);
+        assert_eq!(kept_elsewhere(&db).await, 0);
     }
 
     async fn nothing_is_kept_unless_it_is_asked_for(db: Db) {
@@ -110,7 +116,20 @@ on_both_servers! {
         assert!(exists(&db, &young).await, "in part within the two days");
         // Today and the next two days, or one more where midnight has passed.
         assert!((4..=5).contains(&days(&db).await));
-        assert_eq!(db.number("SELECT count(*) FROM {schema}.delivered_other").await, 0);
+        assert_eq!(kept_elsewhere(&db).await, 0);
+    }
+
+    /// What had no day of its own is dropped in steps, and it says so while there is more.
+    async fn what_is_old_in_the_last_partition_is_dropped_to_the_end(db: Db) {
+        db.sql(
+            "INSERT INTO {schema}.delivered (position, id, topic, enqueued_at, delivered_at)
+             SELECT i, gen_random_uuid(), 't', now(), now() - interval '9 days' FROM generate_series(1, 10001) AS i",
+        )
+        .await;
+        assert_eq!(again(&db).await, 0, "it says that some are left");
+        assert_eq!(kept_elsewhere(&db).await, 1);
+        assert_eq!(again(&db).await, 1, "nothing is left");
+        assert_eq!(kept_elsewhere(&db).await, 0);
     }
 
     /// As a dump does, and a transaction that somebody forgot.

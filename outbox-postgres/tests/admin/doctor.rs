@@ -159,6 +159,9 @@ async fn rights_that_a_relay_lacks_are_named(f: Fixture) {
         "{}",
         rights.what
     );
+    for right in ["EXECUTE on deliver_due", "EXECUTE on keep_delivered"] {
+        assert!(rights.what.contains(right), "{}", rights.what);
+    }
     // The mend is what mends it.
     f.execute(&rights.mend).await.unwrap();
     let findings = look(&f, &pool).await;
