@@ -35,7 +35,7 @@ const QUICK: Duration = Duration::from_millis(100);
 /// What a slice begins with, and the shortest, in microseconds. The shortest is not cut off.
 const FIRST_WIDTH: i64 = 60 * 1_000_000;
 const LEAST_WIDTH: i64 = 1_000;
-/// The pause while another relay is at it.
+/// The pause while another relay is at it, or another transaction holds what is due.
 const BUSY: Duration = Duration::from_millis(5);
 /// The pause after a call that failed.
 const FAILED: Duration = Duration::from_secs(10);
@@ -74,6 +74,7 @@ pub(crate) enum Stepped {
     /// Another relay is at it.
     Busy,
     Moved {
+        messages: i32,
         /// The last one that was enqueued, where there may be more.
         last: Option<Cursor>,
         /// The database's time, in microseconds since the epoch.
@@ -224,8 +225,16 @@ impl Delays {
             Stepped::Busy => self.paused_until = at + BUSY,
             Stepped::Failed => self.paused_until = at + FAILED,
             Stepped::TimedOut if !step.of_a_pass => self.paused_until = at + FAILED,
-            Stepped::Moved { last, clock } if !step.of_a_pass => {
+            Stepped::Moved {
+                messages,
+                last,
+                clock,
+            } if !step.of_a_pass => {
                 self.due |= last.is_some();
+                if messages == 0 {
+                    // A transaction that is about to cancel what is due may stay open.
+                    self.paused_until = at + BUSY;
+                }
                 self.raise(last.unwrap_or(Cursor::at(clock - LAG)));
             }
             Stepped::Moved { .. } | Stepped::TimedOut => self.passed(step, stepped, at),
@@ -281,6 +290,7 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
     const MOVED: Stepped = Stepped::Moved {
+        messages: 0,
         last: None,
         clock: 1_000 * SECOND,
     };
@@ -327,6 +337,7 @@ mod tests {
             number: 7,
         };
         let more = Stepped::Moved {
+            messages: 7,
             last: Some(last),
             clock: 1_016 * SECOND,
         };
@@ -357,6 +368,26 @@ mod tests {
         let at = at + EVERY_UNUSED;
         assert!(!delays.polled(1_002 * SECOND, None, "b", at).now);
         assert!(delays.polled(1_002 * SECOND, None, "c", at).now);
+    }
+
+    #[test]
+    fn what_another_transaction_holds_is_not_asked_for_in_a_loop() {
+        let at = Instant::now();
+        let mut delays = begun(at);
+        let poll =
+            |delays: &mut Delays, at| delays.polled(1_010 * SECOND, Some(1_010 * SECOND), "a", at);
+        assert!(poll(&mut delays, at).now);
+        let step = delays.step(at).unwrap();
+        let none = Stepped::Moved {
+            messages: 0,
+            last: None,
+            clock: 1_010 * SECOND,
+        };
+        delays.stepped(&step, none, at);
+        let next = poll(&mut delays, at);
+        assert_eq!((next.now, next.due_in), (false, Some(5_000)));
+        assert_eq!(delays.step(at), None);
+        assert!(delays.step(at + BUSY).is_some());
     }
 
     #[test]
@@ -430,6 +461,7 @@ mod tests {
                 number,
             };
             let more = Stepped::Moved {
+                messages: 1,
                 last: Some(last),
                 clock: 1_000 * SECOND,
             };

@@ -183,10 +183,9 @@ impl Session {
             Err(error) => return Err(error),
         };
         self.commit().await?;
-        let messages: Option<i32> = row.try_get(0)?;
-        if messages.is_none() {
+        let Some(messages) = row.try_get(0)? else {
             return Ok(Stepped::Busy);
-        }
+        };
         let last = match row.try_get::<Option<i64>, _>(1)? {
             Some(micros) => Some(Cursor {
                 micros,
@@ -195,6 +194,7 @@ impl Session {
             None => None,
         };
         Ok(Stepped::Moved {
+            messages,
             last,
             clock: row.try_get(3)?,
         })

@@ -247,6 +247,7 @@ macro_rules! __store_cases {
             delaying::a_delayed_message_holds_nothing_up;
             delaying::delayed_messages_come_in_the_order_of_their_times;
             delaying::what_is_enqueued_after_a_message_was_due_comes_after_it;
+            delaying::a_delayed_message_waits_behind_a_parked_one;
             delaying::a_rolled_back_delay_never_comes;
             delaying::a_delay_that_commits_late_is_delivered;
             delaying::a_cancelled_message_never_comes;

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use outbox_core::{ClaimLimits, Message, Outcome, Uuid};
 
 use super::Counts;
-use super::kit::{LIMITS, LONG, Outbox, message, names, not_earlier, one_for_each_key, payload};
+use super::kit::{
+    LIMITS, LONG, Outbox, message, names, not_earlier, one_for_each_key, park, payload,
+};
 
 /// Long enough for a case to look before it is over.
 const DELAY: Duration = Duration::from_millis(400);
@@ -115,6 +117,23 @@ pub async fn what_is_enqueued_after_a_message_was_due_comes_after_it(outbox: &Ou
     assert_eq!(
         came(&outbox.deliver_within(&one, 2).await),
         ["first", "second"]
+    );
+    outbox.is_empty().await;
+}
+
+/// When it is due it waits behind what holds its key up, as any other message does.
+pub async fn a_delayed_message_waits_behind_a_parked_one(outbox: &Outbox) {
+    outbox.enqueue([&message("k", "head")]).await;
+    let claim = outbox.next(&LIMITS).await;
+    outbox.settle(claim, vec![park(DELAY)]).await;
+    outbox.enqueue([&delayed("k", "delayed", DELAY / 4)]).await;
+    let one = ClaimLimits {
+        messages: 1,
+        ..LIMITS
+    };
+    assert_eq!(
+        came(&outbox.deliver_within(&one, 2).await),
+        ["head", "delayed"]
     );
     outbox.is_empty().await;
 }

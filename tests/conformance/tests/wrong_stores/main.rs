@@ -142,6 +142,7 @@ faults! {
         many_followers_return_in_batches: "101 claims of up to 7 for 101 messages",
     }
     LetsNewMessagesPass {
+        a_delayed_message_waits_behind_a_parked_one: "left: [\"delayed\", \"head\"]",
         new_messages_wait_behind_a_parked_one: "expected [\"k 0\"], got [\"k 2\"]",
     }
     LetsLateCommitsPass {
