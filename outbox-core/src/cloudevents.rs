@@ -18,6 +18,21 @@ use crate::{InvalidMessage, Message, MessageBuilder};
 /// The content type of an event in structured mode.
 pub const STRUCTURED_CONTENT_TYPE: &str = "application/cloudevents+json; charset=UTF-8";
 
+const CONTENT_TYPE: &str = "content-type";
+
+/// What no extension can be called: the attributes of the specification, and the member `data` of its JSON.
+const RESERVED: [&str; 9] = [
+    "data",
+    "datacontenttype",
+    "dataschema",
+    "id",
+    "source",
+    "specversion",
+    "subject",
+    "time",
+    "type",
+];
+
 /// An event in the making.
 ///
 /// ```
@@ -40,8 +55,9 @@ pub const STRUCTURED_CONTENT_TYPE: &str = "application/cloudevents+json; charset
 #[must_use = "an event is a message only when `structured` or `binary` ends it"]
 pub struct CloudEvent {
     id: Option<String>,
-    /// In the order in which they are written, without `id`, `specversion` and `datacontenttype`.
+    /// Of the specification, without `id`, `specversion`, `time` and `datacontenttype`.
     attributes: Vec<(String, Attribute)>,
+    extensions: Vec<(String, Attribute)>,
     content_type: Option<String>,
     data: Result<Option<Data>, InvalidMessage>,
     time: Option<SystemTime>,
@@ -90,6 +106,7 @@ impl CloudEvent {
                 ("type".to_owned(), Attribute::Text(event_type.into())),
                 ("source".to_owned(), Attribute::Text(source.into())),
             ],
+            extensions: Vec::new(),
             content_type: None,
             data: Ok(None),
             time: None,
@@ -118,9 +135,10 @@ impl CloudEvent {
         self.with("dataschema", Attribute::Text(uri.into()))
     }
 
-    /// Adds an extension, whose name is of lower-case letters and digits.
-    pub fn extension(self, name: impl Into<String>, value: impl Into<Attribute>) -> Self {
-        self.with(name, value.into())
+    /// Adds an extension, whose name is of lower-case letters and digits and none of the specification's own.
+    pub fn extension(mut self, name: impl Into<String>, value: impl Into<Attribute>) -> Self {
+        self.extensions.push((name.into(), value.into()));
+        self
     }
 
     /// The data, as JSON.
@@ -131,7 +149,8 @@ impl CloudEvent {
         self.data("application/json".to_owned(), written.map(Data::Json))
     }
 
-    /// The data, a text of some content type that is not JSON.
+    /// The data, a text of some content type that is not JSON: a structured event holds it as a string, which
+    /// for a JSON content type would be other data than the text.
     pub fn text(self, content_type: impl Into<String>, data: impl Into<String>) -> Self {
         self.data(content_type.into(), Ok(Data::Text(data.into())))
     }
@@ -169,7 +188,7 @@ impl CloudEvent {
         }
         json.push(b'}');
         message
-            .header("content-type", STRUCTURED_CONTENT_TYPE)
+            .header(CONTENT_TYPE, STRUCTURED_CONTENT_TYPE)
             .bytes(json)
     }
 
@@ -184,7 +203,13 @@ impl CloudEvent {
         mut message: MessageBuilder,
     ) -> Result<Message, InvalidMessage> {
         for (name, value) in self.checked(&mut message)? {
-            message = message.header(binding.header(&name), binding.value(value.into_text()));
+            let header = binding.header(&name);
+            // HTTP's own header is the attribute as it is; `ce-` begins those that the binding made.
+            let value = match header == CONTENT_TYPE {
+                true => value.into_text(),
+                false => binding.value(value.into_text()),
+            };
+            message = message.header(header, value);
         }
         match self.data? {
             None => message.tombstone(),
@@ -226,6 +251,8 @@ impl CloudEvent {
             let content_type = Attribute::Text(content_type.clone());
             all.push(("datacontenttype".to_owned(), content_type));
         }
+        let own = all.len();
+        all.extend(self.extensions.iter().cloned());
         for (nth, (name, value)) in all.iter().enumerate() {
             if name.is_empty()
                 || !name
@@ -234,8 +261,11 @@ impl CloudEvent {
             {
                 return Err(refused(name, "is not of lower-case letters and digits"));
             }
-            if name == "data" || all[..nth].iter().any(|(other, _)| other == name) {
-                return Err(refused(name, "is given twice, or has a meaning of its own"));
+            if nth >= own && RESERVED.contains(&name.as_str()) {
+                return Err(refused(name, "is the specification's own"));
+            }
+            if all[..nth].iter().any(|(other, _)| other == name) {
+                return Err(refused(name, "is given twice"));
             }
             if let Attribute::Text(text) = value {
                 if text.is_empty() {
@@ -246,6 +276,11 @@ impl CloudEvent {
                 }
             }
         }
+        if let (Ok(Some(Data::Text(_))), Some(content_type)) = (&self.data, &self.content_type)
+            && is_json(content_type)
+        {
+            return Err(refused("datacontenttype", "is JSON, and the data a text"));
+        }
         Ok(all)
     }
 }
@@ -254,7 +289,7 @@ impl Binding {
     fn header(self, attribute: &str) -> String {
         match self {
             Self::Kafka | Self::Amqp | Self::Http if attribute == "datacontenttype" => {
-                "content-type".to_owned()
+                CONTENT_TYPE.to_owned()
             }
             Self::Kafka => format!("ce_{attribute}"),
             Self::Amqp => format!("cloudEvents:{attribute}"),
@@ -317,6 +352,14 @@ fn refused(attribute: &str, reason: &'static str) -> InvalidMessage {
         attribute: attribute.to_owned(),
         reason,
     }
+}
+
+/// By the JSON format 1.0.2, section 3.1: the subtype is `json` or ends in `+json`.
+fn is_json(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    let subtype = media_type.trim().rsplit('/').next().unwrap_or_default();
+    let subtype = subtype.to_ascii_lowercase();
+    subtype == "json" || subtype.ends_with("+json")
 }
 
 fn quoted(text: &str) -> String {
@@ -527,6 +570,7 @@ mod tests {
         for (binding, prefix, content_type, in_header) in [
             (Binding::Kafka, "ce_", "application/avro", "content-type"),
             (Binding::Amqp, "cloudEvents:", json, "content-type"),
+            (Binding::Http, "ce-", json, "content-type"),
             (
                 Binding::Nats,
                 "ce-",
@@ -547,8 +591,6 @@ mod tests {
             assert_eq!(headers, expected);
             assert_eq!(body.unwrap(), "…");
         }
-        let (headers, _) = binary(Binding::Http, someevent("application/json"));
-        assert!(headers.contains(&("ce-time".to_owned(), "2018-04-05T03:56:24Z".to_owned())));
     }
 
     /// Kafka 1.0.2, 3.2.2: without data the record has no value; 3.3.2: in structured mode it has.
@@ -603,6 +645,7 @@ mod tests {
 
     #[test]
     fn what_an_event_cannot_have_is_refused_by_name() {
+        const OWN: &str = "is the specification's own";
         let refused = |event: CloudEvent| {
             let structured = event.clone().structured(Message::to("t")).unwrap_err();
             let binary = event.binary(Binding::Kafka, Message::to("t")).unwrap_err();
@@ -616,12 +659,37 @@ mod tests {
             (event().id(""), "id", "is empty"),
             (event().extension("Name", 1), "Name", "is not of lower-case"),
             (event().extension("", 1), "", "is not of lower-case"),
+            (event().extension("data", 1), "data", OWN),
+            (event().extension("id", 1), "id", OWN),
+            (event().extension("time", 1), "time", OWN),
+            (event().extension("subject", "7"), "subject", OWN),
+            (event().extension("dataschema", "s"), "dataschema", OWN),
             (
-                event().extension("data", 1),
-                "data",
-                "has a meaning of its own",
+                event().extension("datacontenttype", "text/xml"),
+                "datacontenttype",
+                OWN,
             ),
-            (event().extension("id", 1), "id", "is given twice"),
+            (event().extension("specversion", "2"), "specversion", OWN),
+            (
+                event().text("Application/JSON; charset=utf-8", "{}"),
+                "datacontenttype",
+                "is JSON",
+            ),
+            (
+                event().text("application/problem+json", "{}"),
+                "datacontenttype",
+                "is JSON",
+            ),
+            (
+                event().subject("7").subject("8"),
+                "subject",
+                "is given twice",
+            ),
+            (
+                event().extension("a", 1).extension("a", 2),
+                "a",
+                "is given twice",
+            ),
             (
                 event().subject("a\nb"),
                 "subject",

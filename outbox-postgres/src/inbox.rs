@@ -127,6 +127,10 @@ impl Inbox {
     /// A transaction that asks for several messages should do so in the order of their ids: two that ask
     /// for the same ones in another order may wait for each other, and Postgres ends one of them (40P01).
     ///
+    /// After a statement that has failed, this or one of the work, roll back, to a savepoint where the work
+    /// goes on. Do not commit: Postgres answers `COMMIT` of a failed transaction with a rollback and no error,
+    /// and a message that is acknowledged after that is lost.
+    ///
     /// # Errors
     ///
     /// What the database answered; in a transaction it has failed as after any other error. Or, before
@@ -167,14 +171,18 @@ impl Inbox {
     /// What the handler does in its transaction takes effect once, however often the message comes. What it
     /// does elsewhere, such as a call to another service, may happen again.
     ///
+    /// A handler that goes on after a failed statement keeps it to a savepoint (`tx.begin()`).
+    ///
     /// The transaction has the isolation that is the server's default; [`first_time`](Self::first_time) says
     /// what that means, and is for those who begin it themselves.
     ///
     /// # Errors
     ///
     /// The handler's, after which everything is rolled back and the message is as if it had never come; or
-    /// what the database answered. The message must not be acknowledged then. Where the commit failed it is
-    /// open whether it took place, and the answer to the repeat will tell.
+    /// what the database answered. So is `Ok` of a handler whose transaction has failed (25P02: it passed over
+    /// the error of a statement) or is no more (25P01: it sent `COMMIT` or `ROLLBACK`). The message must not
+    /// be acknowledged then. Where the commit failed it is open whether it took place, and the answer to the
+    /// repeat will tell.
     ///
     /// # Cancellation
     ///
@@ -193,7 +201,14 @@ impl Inbox {
             Ok(None)
         };
         match done {
-            Ok(Some(_)) => tx.commit().await?,
+            Ok(Some(_)) => {
+                // Of a transaction that has failed or ended, where the handler did not say so, `COMMIT` answers
+                // without an error that it rolled back; this is an error.
+                sqlx::raw_sql("SAVEPOINT outbox_goes_on")
+                    .execute(&mut *tx)
+                    .await?;
+                tx.commit().await?;
+            }
             // Nothing was written, or nothing may stay. Of a connection that fails now the server rolls back.
             Ok(None) | Err(_) => drop(tx.rollback().await),
         }

@@ -27,6 +27,7 @@ on_each_server!(with_outbox:
     a_name_keeps_to_its_limits,
     a_handler_runs_once,
     what_a_handler_refuses_comes_again,
+    what_the_server_rolled_back_is_no_success,
     what_a_handler_enqueues_is_there_once,
     what_is_old_is_forgotten_in_steps,
     the_documents_statement_forgets_what_is_old,
@@ -413,6 +414,41 @@ async fn what_a_handler_refuses_comes_again(f: Fixture) {
         })
         .await;
     assert_eq!(done.unwrap(), Some("done"));
+}
+
+/// `COMMIT` rolls a failed transaction back and says so by its tag alone, as it does after a `ROLLBACK` by hand.
+async fn what_the_server_rolled_back_is_no_success(f: Fixture) {
+    f.execute("CREATE TABLE {schema}.effect (n integer PRIMARY KEY)")
+        .await
+        .unwrap();
+    let id = Uuid::now_v7();
+    let insert = "INSERT INTO {schema}.effect VALUES (1)";
+    for (ends_it, expected) in [("SELECT 1 / 0", "25P02"), ("ROLLBACK", "25P01")] {
+        let done = inbox(&f)
+            .once(&f.pool, "c", id, async |tx| {
+                sqlx::raw_sql(f.sql(insert)).execute(&mut *tx).await?;
+                let _ = sqlx::raw_sql(ends_it).execute(tx).await;
+                Ok::<(), sqlx::Error>(())
+            })
+            .await;
+        let error = done.unwrap_err();
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some(expected), "{error}");
+    }
+    // A failure that is kept to a savepoint is the handler's own affair.
+    let done = inbox(&f)
+        .once(&f.pool, "c", id, async |tx| {
+            let mut savepoint = tx.begin().await?;
+            sqlx::raw_sql("SELECT 1 / 0")
+                .execute(&mut *savepoint)
+                .await
+                .unwrap_err();
+            savepoint.rollback().await?;
+            sqlx::raw_sql(f.sql(insert)).execute(tx).await
+        })
+        .await;
+    assert!(done.unwrap().is_some());
+    assert!(!ask(&f, "c", id).await);
 }
 
 async fn what_a_handler_enqueues_is_there_once(f: Fixture) {

@@ -87,6 +87,10 @@ impl Inbox {
     /// another writer as any write does; begin the transaction with `BEGIN IMMEDIATE` where it reads before
     /// it asks.
     ///
+    /// After a failed statement SQLite goes on with the transaction, except after the few errors that end it:
+    /// `ON CONFLICT ROLLBACK`, a full disk, an I/O error. What is written then is in no transaction, so roll
+    /// back after every error that is not expected.
+    ///
     /// # Errors
     ///
     /// What the database answered: `database is locked` is another writer that did not end within the busy
@@ -131,7 +135,9 @@ impl Inbox {
     /// # Errors
     ///
     /// The handler's, after which everything is rolled back and the message is as if it had never come; or
-    /// what the database answered. The message must not be acknowledged then.
+    /// what the database answered. So is `Ok` of a handler whose transaction SQLite has ended, after an error
+    /// that the handler passed over (`no transaction is active`); what it wrote after that error stays. The
+    /// message must not be acknowledged then.
     ///
     /// # Cancellation
     ///
@@ -143,18 +149,26 @@ impl Inbox {
         message_id: Uuid,
         handler: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-        let done = if self.first_time(&mut tx, consumer, message_id).await? {
-            handler(&mut tx).await.map(Some)
-        } else {
-            Ok(None)
+        let mut conn = pool.acquire().await?;
+        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+        let done = match self.first_time(&mut tx, consumer, message_id).await {
+            Ok(true) => handler(&mut tx).await.map(Some),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error.into()),
         };
-        match done {
-            Ok(Some(_)) => tx.commit().await?,
+        let ended = match done {
+            Ok(Some(_)) => tx.commit().await,
             // Nothing was written, or nothing may stay.
-            Ok(None) | Err(_) => drop(tx.rollback().await),
+            Ok(None) | Err(_) => tx.rollback().await,
+        };
+        let Err(error) = ended else { return done };
+        // Where SQLite has ended the transaction by itself, sqlx takes it for open, now and for whoever would
+        // have the connection next.
+        conn.close_on_drop();
+        match done {
+            Ok(Some(_)) => Err(error.into()),
+            done => done,
         }
-        done
     }
 
     /// Forgets what was processed longer ago than `age`, for all consumers, and gives the number. A message
@@ -188,18 +202,20 @@ impl Inbox {
     }
 }
 
-/// Whether the caller's statements so far are part of a transaction. Where sqlx began none the database is
-/// asked, since an application may have sent `BEGIN` by hand: within a transaction there is none to begin.
+/// Whether SQLite has a transaction open. sqlx does not know it: an application may have sent `BEGIN` by hand, and
+/// some errors (`ON CONFLICT ROLLBACK`, a full disk) end one behind its back.
+///
+/// The question is one statement, so that a dropped call leaves nothing behind: the pragma is refused within a
+/// transaction, and without one it does nothing, since temporary tables are never synced.
 async fn in_transaction(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
-    if conn.is_in_transaction() {
-        return Ok(true);
-    }
-    match sqlx::raw_sql("BEGIN").execute(&mut *conn).await {
-        Ok(_) => {
-            sqlx::raw_sql("ROLLBACK").execute(conn).await?;
-            Ok(false)
+    match sqlx::raw_sql("PRAGMA temp.synchronous = OFF")
+        .execute(conn)
+        .await
+    {
+        Ok(_) => Ok(false),
+        Err(sqlx::Error::Database(error)) if error.message().contains("inside a transaction") => {
+            Ok(true)
         }
-        Err(sqlx::Error::Database(_)) => Ok(true),
         Err(error) => Err(error),
     }
 }

@@ -4,13 +4,16 @@
 
 mod support;
 
+use std::future::{Future as _, poll_fn};
+use std::task::Poll;
 use std::time::Duration;
 
 use outbox_core::Uuid;
 use outbox_core::inbox::MAX_CONSUMER_BYTES;
-use outbox_sqlite::Inbox;
+use outbox_sqlite::{Inbox, Outbox};
+use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqlitePool};
-use support::Fixture;
+use support::{Fixture, Folder, options};
 use tokio::task::JoinSet;
 
 static INBOX: Inbox = Inbox::new();
@@ -123,6 +126,94 @@ async fn what_a_handler_refuses_comes_again() {
         })
         .await;
     assert!(done.unwrap().is_some());
+}
+
+/// A few errors end the whole transaction in SQLite, unlike others.
+const ENDS_IT: &str = "INSERT OR ROLLBACK INTO effect VALUES (1)";
+
+async fn one_effect(fixture: &Fixture) {
+    fixture
+        .execute("CREATE TABLE effect (n INTEGER PRIMARY KEY); INSERT INTO effect VALUES (1)")
+        .await
+        .unwrap();
+}
+
+/// Whether the handler passes the error on or not; and the pool's one connection is as good as before.
+#[tokio::test]
+async fn what_sqlite_rolled_back_is_no_success_and_spoils_no_connection() {
+    let folder = Folder::new();
+    let one = SqlitePoolOptions::new().max_connections(1);
+    let pool = one.connect_with(options(&folder.database())).await.unwrap();
+    let fixture = Fixture {
+        outbox: Outbox::new(),
+        pool,
+        folder,
+    };
+    INBOX.migrate(&fixture.pool).await.unwrap();
+    one_effect(&fixture).await;
+    let id = Uuid::now_v7();
+    for passes_on in [true, false] {
+        let done = INBOX
+            .once(&fixture.pool, "c", id, async |tx| {
+                match sqlx::query(ENDS_IT).execute(tx).await {
+                    Err(error) if passes_on => Err(error),
+                    _ => Ok(()),
+                }
+            })
+            .await;
+        let error = done.unwrap_err();
+        let expected = match passes_on {
+            true => "UNIQUE constraint failed",
+            false => "no transaction is active",
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let done = INBOX
+        .once(&fixture.pool, "c", id, async |_| Ok::<(), sqlx::Error>(()))
+        .await;
+    assert!(done.unwrap().is_some());
+}
+
+/// It would be remembered at once, before the work is done.
+#[tokio::test]
+async fn it_is_not_asked_in_a_transaction_that_sqlite_has_ended() {
+    let fixture = Fixture::new().await;
+    one_effect(&fixture).await;
+    let mut tx = fixture.pool.begin().await.unwrap();
+    sqlx::query(ENDS_IT).execute(&mut *tx).await.unwrap_err();
+    let id = Uuid::now_v7();
+    let error = INBOX.first_time(&mut tx, "c", id).await.unwrap_err();
+    assert!(matches!(error, sqlx::Error::InvalidArgument(_)), "{error}");
+}
+
+/// Dropped at each of its await points, in autocommit mode: the connection is in no transaction afterwards.
+#[tokio::test]
+async fn a_dropped_question_leaves_no_transaction() {
+    let fixture = Fixture::new().await;
+    for polls in 0.. {
+        let mut conn = fixture.pool.acquire().await.unwrap();
+        let mut question = Box::pin(INBOX.first_time(&mut conn, "c", Uuid::nil()));
+        let mut left = polls;
+        let answered = poll_fn(|cx| match question.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => {
+                left -= 1;
+                Poll::Pending
+            }
+        });
+        let answered = answered.await;
+        drop(question);
+        sqlx::raw_sql("BEGIN; ROLLBACK")
+            .execute(&mut *conn)
+            .await
+            .unwrap();
+        if let Some(answer) = answered {
+            assert!(polls > 0, "it was never dropped");
+            answer.unwrap_err();
+            break;
+        }
+    }
 }
 
 #[tokio::test]

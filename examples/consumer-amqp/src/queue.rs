@@ -52,7 +52,7 @@ impl Source for QueueSource {
             let delivery = delivery.ok_or("RabbitMQ has ended the consumer")??;
             self.batch.push(delivery);
         }
-        self.batch.iter().map(decode).collect()
+        Ok(self.batch.iter().map(decode).collect())
     }
 
     async fn acknowledge(&mut self) -> Result<(), Error> {
@@ -65,11 +65,15 @@ impl Source for QueueSource {
     }
 }
 
-fn decode(delivery: &Delivery) -> Result<Received, Error> {
+fn decode(delivery: &Delivery) -> Received {
+    Received {
+        id: id(delivery),
+        payload: delivery.data.clone(),
+    }
+}
+
+fn id(delivery: &Delivery) -> Result<Uuid, Error> {
     let id = delivery.properties.message_id().as_ref();
     let id = id.ok_or("a message has no property `message_id`")?;
-    Ok(Received {
-        id: Uuid::try_parse(id.as_str())?,
-        payload: delivery.data.clone(),
-    })
+    Ok(Uuid::try_parse(id.as_str())?)
 }

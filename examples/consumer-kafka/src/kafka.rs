@@ -48,8 +48,8 @@ impl KafkaSource {
         })
     }
 
-    fn take(&mut self, taken: Result<(i32, i64, String, Received), Error>) -> Result<(), Error> {
-        let (partition, offset, topic, received) = taken?;
+    fn take(&mut self, taken: (i32, i64, String, Received)) -> Result<(), Error> {
+        let (partition, offset, topic, received) = taken;
         let next = Offset::Offset(offset + 1);
         match self.offsets.find_partition(&topic, partition) {
             Some(_) => self.offsets.set_partition_offset(&topic, partition, next)?,
@@ -99,20 +99,24 @@ fn is_fatal(consumer: &StreamConsumer) -> bool {
     consumer.client().fatal_error().is_some()
 }
 
-fn decode(record: &BorrowedMessage<'_>) -> Result<(i32, i64, String, Received), Error> {
+fn decode(record: &BorrowedMessage<'_>) -> (i32, i64, String, Received) {
+    let received = Received {
+        id: id(record),
+        payload: record.payload().unwrap_or_default().to_vec(),
+    };
+    (
+        record.partition(),
+        record.offset(),
+        record.topic().to_owned(),
+        received,
+    )
+}
+
+fn id(record: &BorrowedMessage<'_>) -> Result<Uuid, Error> {
     let id = record
         .headers()
         .and_then(|headers| headers.iter().find(|header| header.key == "outbox-id"))
         .and_then(|header| header.value)
         .ok_or("a record has no header `outbox-id`")?;
-    let received = Received {
-        id: Uuid::try_parse_ascii(id)?,
-        payload: record.payload().unwrap_or_default().to_vec(),
-    };
-    Ok((
-        record.partition(),
-        record.offset(),
-        record.topic().to_owned(),
-        received,
-    ))
+    Ok(Uuid::try_parse_ascii(id)?)
 }

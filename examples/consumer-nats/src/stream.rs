@@ -53,7 +53,7 @@ impl Source for StreamSource {
         while let Some(message) = messages.next().await {
             self.batch.push(message?);
         }
-        self.batch.iter().map(decode).collect()
+        Ok(self.batch.iter().map(decode).collect())
     }
 
     async fn acknowledge(&mut self) -> Result<(), Error> {
@@ -64,12 +64,16 @@ impl Source for StreamSource {
     }
 }
 
-fn decode(message: &Message) -> Result<Received, Error> {
+fn decode(message: &Message) -> Received {
+    Received {
+        id: id(message),
+        payload: message.payload.to_vec(),
+    }
+}
+
+fn id(message: &Message) -> Result<Uuid, Error> {
     let headers = message.headers.as_ref();
     let id = headers.and_then(|headers| headers.get("Nats-Msg-Id"));
     let id = id.ok_or("a message has no header `Nats-Msg-Id`")?;
-    Ok(Received {
-        id: Uuid::try_parse(id.as_str())?,
-        payload: message.payload.to_vec(),
-    })
+    Ok(Uuid::try_parse(id.as_str())?)
 }

@@ -2,7 +2,7 @@
 //! acknowledged until they do, or until another one claims it.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consumer::{BATCH, Error, Received, Source};
 use outbox::{Uuid, async_trait};
@@ -14,9 +14,11 @@ const GROUP: &str = "billing";
 /// How long the server waits for an entry, in milliseconds.
 const BLOCK: usize = 1_000;
 
-/// What an instance has not acknowledged for so long, in milliseconds, is another's: longer than a batch
-/// takes.
-const ABANDONED: usize = 60_000;
+/// What an instance has not acknowledged for so long is another's: longer than a batch takes.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// Where a walk through what the instances have not acknowledged begins, and what Redis says at its end.
+const BEGINNING: &str = "0-0";
 
 pub(crate) struct StreamSource {
     connection: MultiplexedConnection,
@@ -24,6 +26,9 @@ pub(crate) struct StreamSource {
     instance: String,
     /// Whether the entries that this instance has not acknowledged, before it was started, are all read.
     caught_up: bool,
+    /// When and where it next looks for entries that another instance has left behind.
+    claim_at: Instant,
+    claim_from: String,
     /// The ids of the entries of the last batch.
     batch: Vec<String>,
 }
@@ -58,6 +63,8 @@ impl StreamSource {
             stream,
             instance,
             caught_up: false,
+            claim_at: Instant::now(),
+            claim_from: BEGINNING.to_owned(),
             batch: Vec::new(),
         })
     }
@@ -76,22 +83,27 @@ impl StreamSource {
             .collect())
     }
 
-    /// Makes what an instance has left behind this one's.
+    /// Makes some of what an instance has left behind this one's. It looks at a part of what is not acknowledged,
+    /// and goes on from there with the next batch; once it is through, it rests.
     async fn claim(&mut self) -> RedisResult<bool> {
         let mut command = redis::cmd("XAUTOCLAIM");
         command.arg(&self.stream).arg(GROUP).arg(&self.instance);
         command
-            .arg(ABANDONED)
-            .arg("0")
+            .arg(ABANDONED.as_millis() as u64)
+            .arg(&self.claim_from)
             .arg("COUNT")
             .arg(BATCH)
             .arg("JUSTID");
-        let (_, claimed): (String, Vec<String>) = {
+        let (next, claimed): (String, Vec<String>) = {
             let answer: redis::Value = command.query_async(&mut self.connection).await?;
             let mut parts: Vec<redis::Value> = redis::from_redis_value(answer)?;
             parts.truncate(2); // Redis 7 adds those that were trimmed away
             redis::from_redis_value(redis::Value::Array(parts))?
         };
+        if next == BEGINNING {
+            self.claim_at = Instant::now() + ABANDONED / 2;
+        }
+        self.claim_from = next;
         Ok(!claimed.is_empty())
     }
 }
@@ -108,8 +120,13 @@ impl Source for StreamSource {
             // Set before the server has handed out anything: a call that is dropped leaves it so, and the next
             // one begins with what this one has taken.
             self.caught_up = false;
-            entries = self.read(">").await?;
-            self.caught_up = !(entries.is_empty() && self.claim().await?);
+            // By the clock, since on a busy stream there is no moment without new entries.
+            if Instant::now() >= self.claim_at && self.claim().await? {
+                entries = self.read("0").await?;
+            } else {
+                entries = self.read(">").await?;
+                self.caught_up = true;
+            }
         }
         let (there, gone): (Vec<Entry>, Vec<Entry>) = entries
             .into_iter()
@@ -125,7 +142,7 @@ impl Source for StreamSource {
         let received = there.iter().filter_map(|(_, fields)| fields.as_ref());
         let received = received.map(decode).collect();
         self.batch = there.into_iter().map(|(id, _)| id).collect();
-        received
+        Ok(received)
     }
 
     async fn acknowledge(&mut self) -> Result<(), Error> {
@@ -135,10 +152,14 @@ impl Source for StreamSource {
     }
 }
 
-fn decode(fields: &HashMap<String, Vec<u8>>) -> Result<Received, Error> {
-    let id = fields.get("id").ok_or("an entry has no field `id`")?;
-    Ok(Received {
-        id: Uuid::try_parse_ascii(id)?,
+fn decode(fields: &HashMap<String, Vec<u8>>) -> Received {
+    Received {
+        id: id(fields),
         payload: fields.get("payload").cloned().unwrap_or_default(),
-    })
+    }
+}
+
+fn id(fields: &HashMap<String, Vec<u8>>) -> Result<Uuid, Error> {
+    let id = fields.get("id").ok_or("an entry has no field `id`")?;
+    Ok(Uuid::try_parse_ascii(id)?)
 }

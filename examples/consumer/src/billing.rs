@@ -33,8 +33,16 @@ pub async fn prepare(pool: &PgPool) -> Result<(), MigrateError> {
 
 /// Bills the order of a message, unless that was done before. `false`: it was.
 pub(crate) async fn process(pool: &PgPool, message: &Received) -> Result<bool, sqlx::Error> {
+    let id = match &message.id {
+        Ok(id) => *id,
+        // Nothing tells its copies apart, so it may be set aside twice.
+        Err(why) => {
+            refuse(&mut *pool.acquire().await?, message, &why.to_string()).await?;
+            return Ok(true);
+        }
+    };
     let done = INBOX
-        .once(pool, CONSUMER, message.id, async |tx| {
+        .once(pool, CONSUMER, id, async |tx| {
             match serde_json::from_slice(&message.payload) {
                 Ok(order) => bill(tx, order).await,
                 // It would come again for ever, and fail each time: a person looks at it.
@@ -54,11 +62,11 @@ async fn bill(tx: &mut PgConnection, order: Order) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-async fn refuse(tx: &mut PgConnection, message: &Received, why: &str) -> Result<(), sqlx::Error> {
+async fn refuse(conn: &mut PgConnection, message: &Received, why: &str) -> Result<(), sqlx::Error> {
     sqlx::query("INSERT INTO refused (payload, reason) VALUES ($1, $2)")
         .bind(&message.payload)
         .bind(why)
-        .execute(tx)
+        .execute(conn)
         .await?;
     Ok(())
 }

@@ -53,9 +53,22 @@ pub fn address(variable: &str) -> String {
 ///
 /// When that is not so.
 pub async fn killed_in_mid_work(program: &'static str, server: &impl Server) {
+    with_scene(program, server, async |scene| scene.play(server).await).await;
+}
+
+/// A test of another kind, with a topic and a database of its own, which are removed however it ends.
+///
+/// # Panics
+///
+/// When the test does.
+pub async fn with_scene(
+    program: &'static str,
+    server: &impl Server,
+    test: impl AsyncFnOnce(&Scene),
+) {
     let scene = Scene::new(program).await;
     server.create(&scene.topic).await;
-    let outcome = AssertUnwindSafe(scene.play(server)).catch_unwind().await;
+    let outcome = AssertUnwindSafe(test(&scene)).catch_unwind().await;
     server.remove(&scene.topic).await;
     scene.remove().await;
     if let Err(panic) = outcome {
@@ -64,13 +77,15 @@ pub async fn killed_in_mid_work(program: &'static str, server: &impl Server) {
 }
 
 /// A topic and a database of the test's own.
-struct Scene {
+pub struct Scene {
     program: &'static str,
-    topic: String,
+    /// The topic, with nothing in it.
+    pub topic: String,
     /// The address of the server, and of the database on it.
     server: String,
     database: String,
-    pool: PgPool,
+    /// The consumer's database, without tables.
+    pub pool: PgPool,
 }
 
 impl Scene {
@@ -161,7 +176,8 @@ impl Scene {
         locks
     }
 
-    async fn publish(&self, server: &impl Server, orders: impl Iterator<Item = i64>) {
+    /// Publishes orders, each with a new message id.
+    pub async fn publish(&self, server: &impl Server, orders: impl Iterator<Item = i64>) {
         let messages: Vec<(Uuid, String)> = orders
             .map(|id| (Uuid::now_v7(), format!(r#"{{"id":{id},"cents":1250}}"#)))
             .collect();
@@ -180,7 +196,16 @@ impl Scene {
     }
 
     /// Runs until the database says so, and then stops without an error. Gives what came again.
-    async fn run_until(&self, server: &impl Server, condition: &'static str, order: i64) -> usize {
+    ///
+    /// # Panics
+    ///
+    /// When either takes longer than a minute, or the program ends with an error.
+    pub async fn run_until(
+        &self,
+        server: &impl Server,
+        condition: &'static str,
+        order: i64,
+    ) -> usize {
         let mut process = self.start(server);
         self.until(&mut process, condition, order).await;
         let pid = process.id().to_string();

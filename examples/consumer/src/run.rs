@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox::{Uuid, async_trait};
 use sqlx::PgPool;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, sleep};
 
 use crate::Error;
@@ -21,8 +21,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A message as it came from the broker.
 pub struct Received {
-    /// The message id, the same in every copy.
-    pub id: Uuid,
+    /// The message id, the same in every copy; or why it has none, as where somebody else than the outbox has
+    /// written it.
+    pub id: Result<Uuid, Error>,
     /// The payload; empty where there is none.
     pub payload: Vec<u8>,
 }
@@ -38,7 +39,8 @@ pub trait Source: Send {
     async fn acknowledge(&mut self) -> Result<(), Error>;
 }
 
-/// Bills what comes, until SIGTERM, which ends it after the batch in hand.
+/// Bills what comes, until SIGTERM, which ends it after the batch in hand; or without acknowledging it, when a
+/// message fails.
 ///
 /// # Errors
 ///
@@ -46,7 +48,7 @@ pub trait Source: Send {
 pub async fn run(source: &mut impl Source) -> Result<(), Error> {
     let pool = PgPool::connect(&setting("DATABASE_URL")?).await?;
     prepare(&pool).await?;
-    let forgetting = tokio::spawn(forget(pool.clone()));
+    tokio::spawn(forget(pool.clone())); // until the program ends
     let mut stop = signal(SignalKind::terminate())?;
     loop {
         let batch = tokio::select! {
@@ -54,29 +56,41 @@ pub async fn run(source: &mut impl Source) -> Result<(), Error> {
             _ = stop.recv() => break,
         };
         for message in &batch {
-            process_at_last(&pool, message).await;
+            if !process_at_last(&pool, message, &mut stop).await {
+                return Ok(()); // the batch comes again
+            }
         }
         // Here, and not before: what is acknowledged does not come again.
         if !batch.is_empty() {
             source.acknowledge().await?;
         }
     }
-    forgetting.abort();
     Ok(())
 }
 
 /// The database may be away for a while, or refuse to serialize. The message stays unacknowledged
-/// meanwhile, and the broker may give it to another instance.
-async fn process_at_last(pool: &PgPool, message: &Received) {
+/// meanwhile, and the broker may give it to another instance. `false`: it was told to stop before it got it done.
+async fn process_at_last(pool: &PgPool, message: &Received, stop: &mut Signal) -> bool {
+    let name = match &message.id {
+        Ok(id) => id.to_string(),
+        Err(why) => why.to_string(),
+    };
     let mut pause = Duration::from_millis(50);
     loop {
         match process(pool, message).await {
-            Ok(true) => return println!("{} billed", message.id),
-            Ok(false) => return println!("{} again", message.id),
-            Err(error) => eprintln!("{}: {error}", message.id),
+            Ok(true) => println!("{name}: done"),
+            Ok(false) => println!("{name}: again"),
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                let paused = sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0));
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                tokio::select! {
+                    () = paused => continue,
+                    _ = stop.recv() => return false,
+                }
+            }
         }
-        sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        return true;
     }
 }
 

@@ -12,9 +12,10 @@ pub async fn enqueue(tx: &Transaction<'_>, message: &Message) -> Result<(), Erro
     let payload = message.payload().map(|payload| payload.as_ref());
     let headers = message.headers().to_json();
     let id = message.id().to_string();
+    let delay = message.deliver_after().as_micros() as i64; // up to 366 days
     tx.execute(
-        "SELECT outbox.enqueue($1, $2, $3, $4::text::jsonb, $5::text::uuid)",
-        &[&message.topic(), &payload, &message.key(), &headers, &id],
+        "SELECT outbox.enqueue($1, $2, $3, $4::text::jsonb, $5::text::uuid, $6::bigint * interval '1 microsecond')",
+        &[&message.topic(), &payload, &message.key(), &headers, &id, &delay],
     )
     .await?;
     Ok(())

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::env;
+use std::time::Duration;
 
 use ::diesel::{Connection as _, PgConnection as DieselConnection};
 use ::sea_orm::{Database, TransactionTrait as _};
@@ -15,12 +16,14 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use uuid::Uuid;
 
 /// With and without each part.
-fn messages() -> [Message; 3] {
+fn messages() -> [Message; 4] {
     let whole = Message::to("ä").key("k").header("a", "b\"\n");
+    let later = Message::to("t").deliver_after(Duration::from_micros(3_600_000_001));
     [
         whole.bytes(vec![0, 255, 7]).unwrap(),
         Message::to("t").key("").bytes("").unwrap(),
         Message::to("t").tombstone().unwrap(),
+        later.bytes("x").unwrap(),
     ]
 }
 
@@ -71,7 +74,8 @@ async fn with_sea_orm(url: &str) {
     tx.rollback().await.unwrap();
     // The tables and the relay take its pool.
     let pool = db.get_postgres_connection_pool();
-    assert_eq!(Outbox::new().counts(pool).await.unwrap().waiting, 3);
+    let counts = Outbox::new().counts(pool).await.unwrap();
+    assert_eq!((counts.waiting, counts.delayed), (3, 1));
     db.close().await.unwrap();
 }
 
@@ -111,10 +115,13 @@ async fn arrived(pool: &PgPool) {
     let mut tx = pool.begin().await.unwrap();
     let again = "WITH taken AS (DELETE FROM outbox.message RETURNING *)
         INSERT INTO outbox.message (id, topic, key, payload, headers)
-        SELECT id, topic, key, payload, headers FROM taken ORDER BY position";
+        SELECT id, topic, key, payload, headers FROM taken ORDER BY position;
+        WITH taken AS (DELETE FROM outbox.delayed RETURNING *)
+        INSERT INTO outbox.delayed (id, topic, key, payload, headers, deliver_after)
+        SELECT id, topic, key, payload, headers, deliver_after FROM taken ORDER BY number";
     sqlx::raw_sql(again).execute(&mut *tx).await.unwrap();
     assert_enqueued(&Outbox::new().enqueued(&mut tx).await.unwrap(), &messages());
-    sqlx::raw_sql("DELETE FROM outbox.message")
+    sqlx::raw_sql("DELETE FROM outbox.message; DELETE FROM outbox.delayed")
         .execute(&mut *tx)
         .await
         .unwrap();
