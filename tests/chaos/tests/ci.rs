@@ -10,8 +10,9 @@ use std::{fs, thread};
 
 /// Two minutes are what CI has for it: a little more than one to break things, the rest to mend them.
 const MINUTES: &str = "--minutes=1.1";
-/// One whose plan for each broker has every state of it long before the end.
-const SEED: &str = "--seed=9";
+/// One whose plan for each broker begins with the states of it, before its server is stopped and killed: a
+/// Kafka needs half a minute to come back on a busy machine.
+const SEED: &str = "--seed=464";
 
 /// The brokers, and the states in which each takes no writes.
 const BROKERS: [(&str, &[&str]); 4] = [
