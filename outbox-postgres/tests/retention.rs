@@ -113,6 +113,8 @@ on_both_servers! {
         .await;
         assert!(deliver_some(&keeping(&db), &limits(1)).await.is_empty());
         assert!(!exists(&db, &old).await, "older as a whole");
+        // One day at a time.
+        assert_eq!(again(&db).await, 1, "nothing is left");
         assert!(exists(&db, &young).await, "in part within the two days");
         // Today and the next two days, or one more where midnight has passed.
         assert!((4..=5).contains(&days(&db).await));
