@@ -94,3 +94,23 @@ fn a_typed_message_may_be_a_cloud_event() {
     assert_eq!(header("ce_id"), Some(message.id().to_string().as_str()));
     assert_eq!(header("schema-version"), Some("1"));
 }
+
+fn returned(order: u64) -> CloudEvent {
+    CloudEvent::new("/shop/orders", "com.example.order.returned").json(&order)
+}
+
+fn take_back(transaction: &mut MemoryTransaction, order: u64) -> Result<(), InvalidMessage> {
+    let message = Message::to("orders.returned").key(order);
+    transaction.enqueue(&returned(order).structured(message)?);
+    Ok(())
+}
+
+#[test]
+fn a_cloud_event_is_compared_with_the_id_that_it_got() {
+    let mut transaction = MemoryStore::new().begin();
+    take_back(&mut transaction, 7).unwrap();
+    let enqueued = transaction.enqueued();
+    let event = returned(7).id(enqueued[0].id());
+    let message = Message::to("orders.returned").key(7);
+    assert_enqueued(&enqueued, &[event.structured(message).unwrap()]);
+}

@@ -133,6 +133,56 @@ async fn it_takes_orders_while_redis_is_away_says_so_and_stops_when_it_is_told_t
     .await;
 }
 
+/// Requests that wait for a lock have all the connections of their pool, and are open when Ctrl-C comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_ready_while_requests_wait_and_delivers_what_the_last_of_them_enqueue() {
+    const REQUESTS: i64 = 10; // as many as the pool has connections
+    with_place(async |place| {
+        let mut service = place.start();
+        for order in 0..REQUESTS {
+            let placed = service.ask(&format!("PUT /orders/{order}"), r#"{"item":"tea"}"#);
+            assert_eq!(placed.0, 201);
+        }
+        until("the orders are told", || place.told().len() == 10);
+        let mut locks = PgConnection::connect(&place.database_url).await.unwrap();
+        let lock = "BEGIN; LOCK TABLE public.orders";
+        sqlx::raw_sql(lock).execute(&mut locks).await.unwrap();
+        let answers: Vec<_> = (0..REQUESTS)
+            .map(|order| {
+                let address = service.address.clone();
+                let ship = format!("POST /orders/{order}/shipment");
+                thread::spawn(move || ask(&address, &ship, ""))
+            })
+            .collect();
+        let waiting = "SELECT count(*) FROM pg_locks
+            WHERE NOT granted AND relation = 'public.orders'::regclass";
+        loop {
+            let waiting: i64 = sqlx::query_scalar(waiting)
+                .fetch_one(&mut locks)
+                .await
+                .unwrap();
+            if waiting == REQUESTS {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await; // wait: the poll
+        }
+        let ready = service.ask("GET /health/ready", "");
+        assert_eq!(ready, (200, "ready\n".to_owned()));
+
+        service.tell("-INT");
+        until("it takes no more requests", || {
+            TcpStream::connect(&service.address).is_err()
+        });
+        sqlx::raw_sql("COMMIT").execute(&mut locks).await.unwrap();
+        for answer in answers {
+            assert_eq!(answer.join().unwrap().unwrap().0, 201);
+        }
+        service.ends();
+        assert_eq!(place.told().len(), 20);
+    })
+    .await;
+}
+
 /// A database and a stream of the test's own.
 #[derive(Clone)]
 struct Place {
@@ -279,9 +329,17 @@ impl Service {
 
     /// Tells it to stop, and waits until it has ended without an error.
     fn stop(&mut self) {
+        self.tell("-TERM");
+        self.ends();
+    }
+
+    fn tell(&self, signal: &str) {
         let pid = self.process.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        let told = Command::new("kill").args([signal, &pid]).status().unwrap();
         assert!(told.success());
+    }
+
+    fn ends(&mut self) {
         until("it stops", || match self.process.try_wait().unwrap() {
             Some(status) => {
                 assert!(status.success(), "{status}");
