@@ -55,7 +55,7 @@ const SERIES: [Series; 7] = [
     Series::typical("memory of three relays, MiB", Wrong::Grows, 6.0),
     Series::highest("table, MiB", Wrong::Grows, 2.0),
     Series::highest("index, MiB", Wrong::Grows, 2.0),
-    // They rise from one vacuum to the next, which comes when there are ten thousand or a little later.
+    // Their count swings, so that it matters how high.
     Series::highest("dead rows", Wrong::Grows, 5_000.0),
 ];
 
