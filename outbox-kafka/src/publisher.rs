@@ -82,16 +82,14 @@ impl KafkaPublisher {
     /// delivered, or that the client refuses.
     pub fn new(config: ClientConfig) -> Result<Self, InvalidConfig> {
         let config = Config::new(config)?;
-        let publisher = Self {
-            shared: Slot::new(config.clone()),
+        Ok(Self {
+            shared: Slot::filled(config.clone())?,
             gathering: config.gathering().map(Slot::new),
             alone: Slot::new(config.one_record_a_batch()),
             chaining: Chaining::new(&config),
             under_way: AtomicUsize::new(0),
             config,
-        };
-        publisher.shared.producer()?;
-        Ok(publisher)
+        })
     }
 
     /// Where messages go when so many are under way with them.
@@ -112,7 +110,7 @@ impl KafkaPublisher {
     /// Sends messages through the producer in `slot`, in order, and reports every answer that says
     /// something certain about its message. Gives back the others.
     async fn send<'a>(&self, slot: &Slot, batch: &[Delivery<'a>]) -> Open<'a> {
-        let producer = match slot.producer() {
+        let producer = match slot.producer().await {
             Ok(producer) => producer,
             Err(error) => {
                 report_all(batch, &PublishError::broker_unavailable(error.to_string()));
@@ -391,7 +389,7 @@ mod tests {
             .set("bootstrap.servers", "127.0.0.1:1")
             .set("delivery.timeout.ms", "200");
         let publisher = KafkaPublisher::new(config).unwrap();
-        let first = publisher.shared.producer().unwrap();
+        let first = publisher.shared.producer().await.unwrap();
         let message = Message::to("topic").bytes("x").unwrap();
         let within = Duration::from_secs(30);
         let answers = publisher.publish_all(&[message], within).await;
@@ -399,7 +397,8 @@ mod tests {
             panic!("{answers:?}");
         };
         assert_eq!(error.kind(), PublishErrorKind::BrokerUnavailable);
-        assert!(!Arc::ptr_eq(&first, &publisher.shared.producer().unwrap()));
+        let second = publisher.shared.producer().await.unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
     }
 
     #[test]

@@ -37,9 +37,12 @@ impl Chaining {
         }
     }
 
-    fn take(&self) -> Result<Arc<Producer>, InvalidConfig> {
+    async fn take(&self) -> Result<Arc<Producer>, InvalidConfig> {
         let idle = lock(&self.idle).pop();
-        idle.map_or_else(|| Ok(Arc::new(Producer::new(&self.config)?)), Ok)
+        match idle {
+            Some(producer) => Ok(producer),
+            None => Ok(Arc::new(Producer::create(&self.config).await?)),
+        }
     }
 
     fn put_back(&self, producer: Arc<Producer>) {
@@ -62,7 +65,7 @@ impl KafkaPublisher {
             alone: HashSet::new(),
         };
         while !sending.next().is_empty() {
-            let producer = match self.chaining.take() {
+            let producer = match self.chaining.take().await {
                 Ok(producer) => producer,
                 Err(error) => {
                     let error = PublishError::broker_unavailable(error.to_string());

@@ -114,14 +114,25 @@ impl ProducerContext for Context {
 pub(super) struct Slot {
     pub(super) config: Config,
     producer: Mutex<Option<Arc<Producer>>>,
+    /// Held by who creates the next one.
+    creating: tokio::sync::Mutex<()>,
 }
 
 impl Slot {
     pub(super) fn new(config: Config) -> Self {
         Self {
             config,
-            producer: Mutex::new(None),
+            producer: Mutex::default(),
+            creating: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// With a producer in it. Blocks, as [`Producer::new`] does.
+    pub(super) fn filled(config: Config) -> Result<Self, InvalidConfig> {
+        let producer = Producer::new(&config)?;
+        let slot = Self::new(config);
+        *lock(&slot.producer) = Some(Arc::new(producer));
+        Ok(slot)
     }
 
     /// Has the next call begin with another client: this one did not reach the cluster.
@@ -140,16 +151,22 @@ impl Slot {
     }
 
     /// The producer, created now if there is none or the last one has lost its session.
-    pub(super) fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
-        let mut slot = lock(&self.producer);
-        match &*slot {
-            Some(producer) if producer.fatal_error().is_none() => Ok(Arc::clone(producer)),
-            _ => {
-                let producer = Arc::new(Producer::new(&self.config)?);
-                *slot = Some(Arc::clone(&producer));
-                Ok(producer)
-            }
+    pub(super) async fn producer(&self) -> Result<Arc<Producer>, InvalidConfig> {
+        if let Some(producer) = self.current() {
+            return Ok(producer);
         }
+        let _creating = self.creating.lock().await;
+        if let Some(producer) = self.current() {
+            return Ok(producer);
+        }
+        let producer = Arc::new(Producer::create(&self.config).await?);
+        *lock(&self.producer) = Some(Arc::clone(&producer));
+        Ok(producer)
+    }
+
+    fn current(&self) -> Option<Arc<Producer>> {
+        let producer = lock(&self.producer).clone();
+        producer.filter(|producer| producer.fatal_error().is_none())
     }
 }
 
@@ -163,6 +180,8 @@ pub(super) struct Producer {
 }
 
 impl Producer {
+    /// Blocks: the client reads certificates, and waits for its threads by the host's clock, so for long where
+    /// that is set back meanwhile.
     pub(super) fn new(config: &Config) -> Result<Self, InvalidConfig> {
         let context = Context {
             trouble: Mutex::default(),
@@ -174,6 +193,19 @@ impl Producer {
             context: Arc::clone(client.context()),
             client: Some(client),
             alone: config.is_one_record_a_batch(),
+        })
+    }
+
+    /// [`new`](Self::new) in the background, so that a caller who has waited for too long can go.
+    pub(super) async fn create(config: &Config) -> Result<Self, InvalidConfig> {
+        let (answer, answered) = oneshot::channel();
+        let config = config.clone();
+        // The call may have been dropped, and then nobody wants it.
+        in_background(move || drop(answer.send(Self::new(&config))));
+        answered.await.unwrap_or_else(|_| {
+            Err(InvalidConfig::Client {
+                reason: "it could not be started".to_owned(),
+            })
         })
     }
 
