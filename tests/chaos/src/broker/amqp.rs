@@ -31,6 +31,9 @@ const DISK: State = State {
 };
 pub(super) const STATES: &[State] = &[MEMORY, DISK];
 
+/// Who has no confirm after so long has written nothing.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// How long it waits for a message before it looks whether the channel is still there.
 const GLANCE: Duration = Duration::from_millis(500);
 
@@ -125,27 +128,34 @@ impl Broker for RabbitMq {
         let (connection, channel) = self.channel().await?;
         let confirms = channel.confirm_select(ConfirmSelectOptions::default());
         timeout(QUESTION, confirms).await??;
-        let id = probe_id().to_string();
-        let properties = BasicProperties::default()
-            .with_delivery_mode(2)
-            .with_message_id(id.as_str().into());
-        let options = BasicPublishOptions::default();
-        let queue = self.topic.as_str().into();
-        let publishing = channel.basic_publish("".into(), queue, options, b"", properties);
-        let mut confirm = timeout(QUESTION, publishing).await??;
-        let start = Instant::now();
-        // A server that takes nothing says so to who writes, and does not confirm.
-        while !connection.status().blocked() {
-            match timeout(GLANCE, &mut confirm).await {
-                Ok(confirmation) => match confirmation? {
-                    Confirmation::Ack(_) => return Ok(true),
-                    other => return Err(format!("{other:?}").into()),
-                },
-                Err(_) if start.elapsed() > QUESTION => return Err("no confirm".into()),
-                Err(_) => {}
+        // The server may take the first one that a connection writes, and only then stop reading from it.
+        for _ in 0..2 {
+            let id = probe_id().to_string();
+            let properties = BasicProperties::default()
+                .with_delivery_mode(2)
+                .with_message_id(id.as_str().into());
+            let options = BasicPublishOptions::default();
+            let queue = self.topic.as_str().into();
+            let publishing = channel.basic_publish("".into(), queue, options, b"", properties);
+            // The client does not write to a connection that is blocked.
+            let Ok(confirm) = timeout(SILENCE, publishing).await else {
+                return Ok(false);
+            };
+            let mut confirm = confirm?;
+            let start = Instant::now();
+            loop {
+                match timeout(GLANCE, &mut confirm).await {
+                    Ok(confirmation) => match confirmation? {
+                        Confirmation::Ack(_) => break,
+                        other => return Err(format!("{other:?}").into()),
+                    },
+                    Err(_) if connection.status().blocked() => return Ok(false),
+                    Err(_) if start.elapsed() > SILENCE => return Ok(false),
+                    Err(_) => {}
+                }
             }
         }
-        Ok(false)
+        Ok(true)
     }
 }
 
