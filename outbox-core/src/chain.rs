@@ -69,7 +69,8 @@ impl<'a> StoppedKeys<'a> {
 ///     .map(|(message, answer)| Delivery::new(message, answer).chained())
 ///     .collect();
 ///
-/// let mut chains = Chains::new(&deliveries);
+/// let (mut chains, unchained) = Chains::part(&deliveries);
+/// assert!(unchained.is_empty());
 /// chains.first_of_each()[0].report(Ok(()));
 /// chains.advance();
 /// assert_eq!(chains.first_of_each()[0].message().id(), messages[1].id());
@@ -79,18 +80,23 @@ impl<'a> StoppedKeys<'a> {
 pub struct Chains<'a>(Vec<VecDeque<Delivery<'a>>>);
 
 impl<'a> Chains<'a> {
-    /// Parts deliveries by their key. (Messages without a key are never chained.)
-    pub fn new(chained: &[Delivery<'a>]) -> Self {
+    /// Parts a batch into its chains and what is in none.
+    pub fn part(batch: &[Delivery<'a>]) -> (Self, Vec<Delivery<'a>>) {
         let mut places = HashMap::new();
         let mut chains: Vec<VecDeque<Delivery<'a>>> = Vec::new();
-        for delivery in chained {
+        let mut unchained = Vec::new();
+        for delivery in batch {
+            if !delivery.is_chained() {
+                unchained.push(*delivery);
+                continue;
+            }
             let place = *places.entry(delivery.message().key()).or_insert_with(|| {
                 chains.push(VecDeque::new());
                 chains.len() - 1
             });
             chains[place].push_back(*delivery);
         }
-        Self(chains)
+        (Self(chains), unchained)
     }
 
     /// Whether nothing is left.
@@ -123,10 +129,12 @@ impl<'a> Chains<'a> {
         });
     }
 
-    /// Ends each chain of which the first message has no answer.
-    pub fn end_unanswered(&mut self) {
+    /// [`advance`](Self::advance) after the first message of each chain was to be answered: a chain of which it was not
+    /// ends too.
+    pub fn advance_or_end(&mut self) {
         self.0
             .retain(|chain| chain.front().and_then(Delivery::answer).is_some());
+        self.advance();
     }
 }
 
@@ -145,17 +153,26 @@ mod tests {
 
     #[test]
     fn a_chain_goes_on_behind_what_is_confirmed_and_ends_at_an_error_or_at_silence() {
-        let messages = ["a1", "b1", "a2", "c1", "b2", "a3", "c2"].map(|text| {
+        let messages = ["a1", "b1", "a2", "c1", "b2", "a3", "c2", "d1"].map(|text| {
             let key = text.split_at(1).0;
             Message::to("t").key(key).bytes(text).expect("valid")
         });
-        let answers: [Answer; 7] = std::array::from_fn(|_| Answer::new());
+        let answers: [Answer; 8] = std::array::from_fn(|_| Answer::new());
         let deliveries: Vec<Delivery<'_>> = messages
             .iter()
             .zip(&answers)
-            .map(|(message, answer)| Delivery::new(message, answer).chained())
+            .enumerate()
+            .map(|(number, (message, answer))| {
+                let delivery = Delivery::new(message, answer);
+                match number {
+                    7 => delivery,
+                    _ => delivery.chained(),
+                }
+            })
             .collect();
-        let mut chains = Chains::new(&deliveries);
+        let (mut chains, unchained) = Chains::part(&deliveries);
+        assert_eq!(unchained.len(), 1);
+        assert_eq!(unchained[0].message().id(), messages[7].id());
         assert_eq!(
             ids(&chains),
             [vec!["a1", "a2", "a3"], vec!["b1", "b2"], vec!["c1", "c2"]]
@@ -170,8 +187,7 @@ mod tests {
         let first: Vec<_> = chains.first_of_each();
         assert_eq!(first.len(), 2);
         first[0].report(Ok(()));
-        chains.end_unanswered();
-        chains.advance();
+        chains.advance_or_end();
         assert!(chains.is_empty());
         assert!(answers[4].get().is_none());
     }

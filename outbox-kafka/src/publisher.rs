@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_core::{Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait};
+use outbox_core::{
+    Chains, Delivery, Message, PublishError, PublishErrorKind, Publisher, async_trait,
+};
 use rdkafka::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::sync::mpsc;
@@ -180,12 +182,11 @@ fn report_all(deliveries: &[Delivery<'_>], error: &PublishError) {
 #[async_trait]
 impl Publisher for KafkaPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        let (chained, plain): (Vec<Delivery<'_>>, Vec<Delivery<'_>>) =
-            batch.iter().partition(|delivery| delivery.is_chained());
-        if chained.is_empty() {
+        let (chains, unchained) = Chains::part(batch);
+        if chains.is_empty() {
             return self.publish_plain(batch).await;
         }
-        tokio::join!(self.publish_plain(&plain), self.publish_chains(&chained));
+        tokio::join!(self.publish_plain(&unchained), self.publish_chains(chains));
     }
 
     fn chains_keys(&self) -> bool {

@@ -26,7 +26,7 @@ use async_nats::message::OutboundMessage;
 use async_nats::{Client, PublishErrorKind, Statistics, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use outbox_core::{Delivery, PublishError, Publisher, async_trait};
+use outbox_core::{Chains, Delivery, PublishError, Publisher, async_trait};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
 
 use crate::config::{InvalidConfig, NatsConfig};
@@ -212,12 +212,11 @@ impl NatsPublisher {
 #[async_trait]
 impl Publisher for NatsPublisher {
     async fn publish(&self, batch: &[Delivery<'_>]) {
-        let (chained, plain): (Vec<Delivery<'_>>, Vec<Delivery<'_>>) =
-            batch.iter().partition(|delivery| delivery.is_chained());
-        if chained.is_empty() {
+        let (chains, unchained) = Chains::part(batch);
+        if chains.is_empty() {
             return self.publish_plain(batch).await;
         }
-        tokio::join!(self.publish_plain(&plain), self.publish_chains(&chained));
+        tokio::join!(self.publish_plain(&unchained), self.publish_chains(chains));
     }
 
     /// While the client is connected to a server that knows atomic batches, where they are

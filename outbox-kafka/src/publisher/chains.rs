@@ -57,10 +57,10 @@ impl Chaining {
 
 impl KafkaPublisher {
     /// Publishes chains, as far as they go.
-    pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
+    pub(super) async fn publish_chains(&self, chains: Chains<'_>) {
         let deadline = Instant::now() + self.config.delivery_timeout();
         let mut sending = Sending {
-            chains: Chains::new(chained),
+            chains,
             begun: HashSet::new(),
             alone: HashSet::new(),
         };
@@ -84,8 +84,7 @@ impl KafkaPublisher {
         let mut chains = sending.chains;
         while !chains.is_empty() {
             self.publish_plain(&chains.first_of_each()).await;
-            chains.end_unanswered();
-            chains.advance();
+            chains.advance_or_end();
         }
     }
 

@@ -46,8 +46,7 @@ enum Ended {
 
 impl NatsPublisher {
     /// Publishes chains, as far as they go.
-    pub(super) async fn publish_chains(&self, chained: &[Delivery<'_>]) {
-        let mut chains = Chains::new(chained);
+    pub(super) async fn publish_chains(&self, mut chains: Chains<'_>) {
         let limit = MESSAGES.min(self.config.max_in_flight);
         let (mut most, mut batches) = (limit, limit > 1);
         while !chains.is_empty() {
@@ -73,8 +72,7 @@ impl NatsPublisher {
     /// Publishes the first message of each chain by itself, so that each gets an answer of its own.
     async fn first_of_each(&self, chains: &mut Chains<'_>) {
         self.publish_plain(&chains.first_of_each()).await;
-        chains.end_unanswered();
-        chains.advance();
+        chains.advance_or_end();
     }
 
     /// Publishes of each chain what has the topic of the first one, as one batch of so many messages at the
